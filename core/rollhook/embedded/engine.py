@@ -1,0 +1,110 @@
+"""The embedded engine's life: resolve the model, load it, serve it, stop it.
+
+Invariant: inside `async with`, `url` answers; after it, no thread and no socket is left, whatever was in
+flight. Requests in flight at the end are answered as aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rollhook.embedded.models import resolve_model
+from rollhook.embedded.server import EngineServer, serving
+from rollhook.embedded.worker import EngineOptions, Worker
+from rollhook.errors import ConfigError
+
+
+class EmbeddedEngine:
+    """A server in SGLang's wire form over a small model on the CPU, in this process.
+
+        async with EmbeddedEngine() as engine:
+            async with session.post(f"{engine.url}/generate", json=body) as response: ...
+
+    model: a local model directory; None for the default small one. port: 0 picks a free one. dtype:
+    "float32" (log-probabilities agree with a plain forward pass to 1e-3, and the faster one on CPUs without
+    bfloat16 instructions) or "bfloat16" (half the memory). max_batch: requests that run at once.
+    max_cached_tokens: token slots of all caches together; None for what fits in 2 GiB. threads: torch's;
+    None for half of the machine's. Raises ConfigError on entering if the model cannot be served.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        dtype: str = "float32",
+        max_batch: int = 16,
+        max_cached_tokens: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._model = model
+        self._host = host
+        self._port = port
+        self._dtype = dtype
+        self._max_batch = max_batch
+        self._max_cached_tokens = max_cached_tokens
+        self._threads = threads
+        self._stack = AsyncExitStack()
+        self.url = ""
+        self.model_path = Path()
+
+    async def __aenter__(self) -> Self:
+        self.model_path = await asyncio.to_thread(resolve_model, self._model)
+        worker = Worker(
+            EngineOptions(
+                model_path=self.model_path,
+                dtype=self._dtype,
+                max_batch=self._max_batch,
+                max_cached_tokens=self._max_cached_tokens,
+                threads=self._threads,
+            )
+        )
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(worker.stop)
+            context_len = await worker.start()
+            server = EngineServer(worker, self.model_path, context_len)
+            try:
+                port = await stack.enter_async_context(serving(server.app(), self._host, self._port))
+            except OSError as error:
+                raise ConfigError(f"cannot listen on {self._host}:{self._port}: {error}") from error
+            stack.push_async_callback(worker.stop)  # first: requests in flight end before the server closes
+            self._stack = stack.pop_all()
+        self.url = f"http://{self._host}:{port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+
+async def serve_forever(
+    model: str | Path | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 30000,
+    dtype: str = "float32",
+    max_batch: int = 16,
+    max_cached_tokens: int | None = None,
+    threads: int | None = None,
+    ready: Callable[[EmbeddedEngine], None] | None = None,
+) -> None:
+    """Serve until cancelled, as `rollhook serve` does. `ready` is called once `url` answers."""
+    async with EmbeddedEngine(
+        model,
+        host=host,
+        port=port,
+        dtype=dtype,
+        max_batch=max_batch,
+        max_cached_tokens=max_cached_tokens,
+        threads=threads,
+    ) as engine:
+        if ready is not None:
+            ready(engine)
+        await asyncio.get_running_loop().create_future()

@@ -1,0 +1,128 @@
+"""One item as a row or the run names it, and its configuration, checked.
+
+Invariant: a Choice holds a configuration that its item's own model accepted, and, unless rows are trusted,
+nothing in it that only the run may set came from a row. Each thing that is wrong is a Fault with its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rollhook.errors import ConfigError, RowError
+from rollhook.fields import Loc, MisfitError, fitted_exactly, show_loc
+from rollhook.hookspecs import ItemSpec
+from rollhook.names import UnknownName
+from rollhook.registry import Item
+from rollhook.trust import refused
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with one key of a row.
+
+    hint: the nearest right name, or what to do. plugin: the item whose rule it is, as `plugin/item`.
+    """
+
+    key: str
+    message: str
+    hint: str | None = None
+    plugin: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}" + (f"; {self.hint}" if self.hint else "")
+
+
+class SpecError(RowError):
+    """A row cannot be resolved. faults: all that is wrong with it, at least one."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        text = " | ".join(str(fault) for fault in faults)
+        super().__init__(text, plugin=faults[0].plugin, cause_type="RowError")
+        self.faults = tuple(faults)
+
+
+class Use(BaseModel):
+    """A name, or a mapping with `name` beside the item's configuration."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, Mapping):
+            return value
+        raise ValueError(f'expected a name, or a mapping with "name", got {value!r}')
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What it says beside the name."""
+        return self.model_extra or {}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One item to use. name: the full one, `plugin/item`. config: checked; shared, so not to be changed."""
+
+    name: str
+    spec: ItemSpec[Any]
+    config: BaseModel
+
+
+def configured(item: Item, config: Mapping[str, Any], *, key: str, from_row: Mapping[str, Any]) -> Choice:
+    """`item` with `config`. from_row: the part an untrusted row set. Raises SpecError, its keys under `key`."""
+    misset = refused(item.spec.config, from_row)
+    if misset:
+        loc, reason = misset
+        message = f'a row may not set "{show_loc(loc)}" of {item.name} ({reason})'
+        hint = "set it in the run configuration under settings: or say trust_rows: true"
+        raise SpecError([Fault(_under(key, loc), message, hint, item.name)])
+    try:
+        made = fitted_exactly(item.spec.config, config)
+    except MisfitError as error:
+        faults = [
+            Fault(_under(key, wrong.loc), wrong.message, wrong.hint, item.name) for wrong in error.misfits
+        ]
+        raise SpecError(faults) from error
+    except Exception as error:
+        message = f"checking the configuration of {item.name} raised {type(error).__name__}: {error}"
+        raise SpecError([Fault(key, message, plugin=item.name)]) from error
+    return Choice(item.name, item.spec, made)
+
+
+@contextmanager
+def faults_at(key: str) -> Iterator[None]:
+    """Turn an unknown name, a broken plugin or a conflict into a SpecError about `key`."""
+    try:
+        yield
+    except UnknownName as error:
+        raise SpecError([Fault(key, error.message, error.hint)]) from error
+    except ConfigError as error:
+        raise SpecError([Fault(key, str(error))]) from error
+
+
+@contextmanager
+def faults_of(owner: str | None) -> Iterator[None]:
+    """Say of each SpecError that what is wrong is from `owner`, not from the row. None: it is the row's."""
+    try:
+        yield
+    except SpecError as error:
+        if owner is None:
+            raise
+        faults = [
+            replace(fault, message=f"{fault.message} (from {owner})", plugin=fault.plugin)
+            for fault in error.faults
+        ]
+        raise SpecError(faults) from error
+
+
+def _under(key: str, loc: Loc) -> str:
+    return show_loc((key, *loc))

@@ -1,0 +1,425 @@
+"""The token ledger of one agent or session: a tree of turns; messages in, ids out, segments at the end.
+
+Invariant: a token the model sampled is stored once, as it was sampled, and trains exactly once, whatever
+happens to the message history. Work per turn grows with what is new, not with the conversation. No I/O.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from rollhook.chains import Chain, plan_chains
+from rollhook.errors import EngineProtocolError
+from rollhook.matching import TurnIdentity, conversation_key, messages_key, turn_identity
+from rollhook.proof import History
+from rollhook.protocols import FinishReason, Message
+from rollhook.render import Renderer
+from rollhook.segments import Segment, make_segment
+from rollhook.turns import TokenTree, TurnId, TurnNode
+
+__all__ = ["Ledger", "Prompt", "Sampled", "Segment", "TurnId"]
+
+KEPT_META = ("routed_experts", "top_p_token_ids", "top_p_token_offsets")
+"""Keys of an engine's meta_info that training may need; the rest is not held."""
+
+Normalizer = Callable[[Message], Message]
+
+
+class Sampled(Protocol):
+    """What the ledger reads of an engine's completion (`rollhook.engine.Completion` has it all)."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def log_probs(self) -> Sequence[float]: ...
+    @property
+    def finish_reason(self) -> FinishReason: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def weight_versions(self) -> Sequence[str]: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def meta_info(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """What to send for the next turn, and where its answer belongs.
+
+    parent: the turn whose tokens come first, None at a root. delta: the ids put behind them.
+    length: of the whole prompt, in tokens. starts_in_reasoning: the prompt has opened a `<think>`.
+    base, inputs, conversation, inserted, fork, said, rendered: as in `rollhook.turns.TurnNode`.
+    """
+
+    ledger: Ledger
+    parent: TurnId | None
+    delta: array[int]
+    length: int
+    starts_in_reasoning: bool
+    base: TurnId | None
+    inputs: bytes
+    conversation: bytes
+    inserted: str
+    fork: str | None = None
+    said: Sequence[Message] = ()
+    rendered: tuple[int, bytes] | None = None
+
+    @property
+    def input_ids(self) -> list[int]:
+        """[length] every id to send, put together at each access."""
+        before = [] if self.parent is None else self.ledger.tokens_until(self.parent).tolist()
+        return before + self.delta.tolist()
+
+
+class Ledger:
+    """Keeps one conversation's tokens and what became of it.
+
+    renderer: the model's, frozen at the rollout's clock. role: names the segments. trained: False masks
+    everything. normalizers: applied to each message before it is matched. train_abandoned: whether branches
+    that the conversation left train.
+    """
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        *,
+        role: str = "main",
+        trained: bool = True,
+        normalizers: Sequence[Normalizer] = (),
+        train_abandoned: bool = True,
+    ) -> None:
+        self.renderer = renderer
+        self.role = role
+        self.trained = trained
+        self.train_abandoned = train_abandoned
+        self.kept: Counter[str] = Counter()
+        """What stands as sampled although the template writes it otherwise: "history" and "end of turn"."""
+        self._normalizers = tuple(normalizers)
+        self._tree = TokenTree()
+        self._turns: list[TurnNode] = []
+        self._roots: list[TurnId] = []
+        self._answers: dict[tuple[TurnId | None, bytes], list[TurnId]] = {}
+        self._tools: dict[bytes, Sequence[Mapping[str, Any]]] = {}
+
+    @property
+    def turns(self) -> int:
+        """How many turns were committed."""
+        return len(self._turns)
+
+    @property
+    def forks(self) -> list[tuple[TurnId, str]]:
+        """Every turn that left the chain before it, with the reason."""
+        return [(node.id, node.fork) for node in self._turns if node.fork]
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many sampled tokens the segments train (would train, where `trained` is False).
+
+        All but those of requests that were sent again, and of abandoned branches where these do not train.
+        """
+        return sum(self._turns[turn].sampled_count for chain in self._chains() for turn in chain.trains)
+
+    def tokens_until(self, turn: TurnId) -> array[int]:
+        """Every token up to the end of `turn`."""
+        return self._tree.tokens_until(self._turns[turn])
+
+    def extend(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        after: TurnId | None = None,
+    ) -> Prompt:
+        """The prompt of the next turn.
+
+        after: the turn that `messages` follow, for a caller that keeps track; tools then stay those the
+        conversation opened with. None: `messages` is a whole history, of which everything up to the deepest
+        sampled turn it reaches is recognised and only the rest is rendered.
+        Raises RenderError when the chat template cannot express the messages.
+        """
+        if after is not None:
+            return self._continue(after, messages, self._key(messages))
+        conversation = conversation_key([self._normalized(message) for message in messages], tools)
+        reached, new_at, inputs, edited = self._reach(messages, conversation)
+        if reached is None:
+            return self._open(messages, tools, conversation, inputs)
+        return self._continue(reached, messages[new_at:], inputs, "edited turn" if edited else None)
+
+    def continue_turn(self, turn: TurnId, text: str) -> Prompt:
+        """The prompt that goes on in the open turn behind `text`, which is masked."""
+        node = self._turns[turn]
+        delta = array("i", self.renderer.raw(text))
+        return Prompt(
+            ledger=self,
+            parent=turn,
+            delta=delta,
+            length=node.end + len(delta),
+            starts_in_reasoning=False,
+            base=node.base,
+            inputs=node.inputs,
+            conversation=node.conversation,
+            inserted="text",
+            said=node.said[:-1],
+            rendered=node.rendered,
+        )
+
+    def commit(self, prompt: Prompt, completion: Sampled, message: Message) -> TurnId:
+        """Store a sampled turn. message: the parsed assistant message, whole where raw text continued it.
+
+        The same request committed twice is one turn. Raises EngineProtocolError when ids and log-probabilities
+        do not align.
+        """
+        ids, log_probs = completion.token_ids, completion.log_probs
+        if len(ids) != len(log_probs):
+            raise EngineProtocolError(
+                f"request {completion.request_id}: {len(ids)} ids but {len(log_probs)} log-probabilities"
+            )
+        answered = self._answered(prompt)
+        for turn in answered:
+            if self._turns[turn].request_id == completion.request_id:
+                return turn
+        turn = TurnId(len(self._turns))
+        fork = "retry" if answered else self._fork_reason(prompt)
+        parent = None if prompt.parent is None else self._turns[prompt.parent]
+        strand, start, log_probs_at = self._tree.append(parent, prompt.delta, ids, log_probs)
+        sampled_at = start + len(prompt.delta)
+        node = TurnNode(
+            id=turn,
+            parent=prompt.parent,
+            strand=strand,
+            start=start,
+            sampled_at=sampled_at,
+            end=sampled_at + len(ids),
+            log_probs_at=log_probs_at,
+            stub=_stub(message),
+            identity=turn_identity(self._normalized(message)),
+            base=prompt.base,
+            inputs=prompt.inputs,
+            conversation=prompt.conversation,
+            end_id=ids[-1] if ids and ids[-1] in self.renderer.end_of_turn_ids else None,
+            inserted=prompt.inserted,
+            finish_reason=completion.finish_reason,
+            request_id=completion.request_id,
+            weight_versions=tuple(completion.weight_versions),
+            cached_tokens=completion.cached_tokens,
+            prompt_tokens=completion.prompt_tokens,
+            fork=fork,
+            said=[*prompt.said, message] if prompt.rendered else (),
+            rendered=prompt.rendered,
+            meta={key: completion.meta_info[key] for key in KEPT_META if key in completion.meta_info},
+        )
+        self._turns.append(node)
+        (self._roots if parent is None else parent.children).append(turn)
+        self._answers.setdefault((prompt.base, prompt.inputs), []).append(turn)
+        return turn
+
+    def segments(self) -> list[Segment]:
+        """The fewest chains in which every sampled token trains once, in the order their last turns came."""
+        chains = self._chains()
+        if not self.trained:
+            chains = [replace(chain, trains=frozenset()) for chain in chains]
+        made = (make_segment(self._tree, chain, self.role) for chain in chains)
+        return [segment for segment in made if segment is not None]
+
+    def _open(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        conversation: bytes,
+        inputs: bytes,
+    ) -> Prompt:
+        if earlier := self._answers.get((None, inputs)):
+            return self._asked_again(self._turns[earlier[0]])
+        self._tools[conversation] = tools
+        text = self.renderer.opening_text(messages, tools)
+        return self._root_prompt(text, base=None, inputs=inputs, conversation=conversation, said=messages)
+
+    def _root_prompt(
+        self, text: str, *, base: TurnId | None, inputs: bytes, conversation: bytes, said: Sequence[Message]
+    ) -> Prompt:
+        delta = array("i", self.renderer.encode(text))
+        keeps_text = self.renderer.policy == "template"
+        return Prompt(
+            ledger=self,
+            parent=None,
+            delta=delta,
+            length=len(delta),
+            starts_in_reasoning=self.renderer.starts_in_reasoning(delta),
+            base=base,
+            inputs=inputs,
+            conversation=conversation,
+            inserted="prompt",
+            fork=None if base is None else "the template rewrote the history",
+            said=list(said) if keeps_text else (),
+            rendered=(len(text), _digest(text)) if keeps_text else None,
+        )
+
+    def _continue(
+        self, turn: TurnId, messages: Sequence[Message], inputs: bytes, fork: str | None = None
+    ) -> Prompt:
+        if earlier := self._answers.get((turn, inputs)):
+            return self._asked_again(self._turns[earlier[0]])
+        node = self._turns[turn]
+        rendered = None
+        if node.rendered is not None:
+            text = self._whole_text(node, messages)
+            length, digest = node.rendered
+            rendered = len(text), _digest(text)
+            if _digest(text[:length]) != digest:
+                return self._root_prompt(
+                    text, base=turn, inputs=inputs, conversation=node.conversation, said=messages
+                )
+        after = self.renderer.after(
+            node.stub, messages, ended_by_eot=node.end_id is not None, end_id=node.end_id
+        )
+        self.kept["end of turn"] += after.other_end
+        self.kept["history"] += after.history is History.REWRITTEN and rendered is None
+        delta = array("i", after.ids)
+        return Prompt(
+            ledger=self,
+            parent=turn,
+            delta=delta,
+            length=node.end + len(delta),
+            starts_in_reasoning=self.renderer.starts_in_reasoning(delta),
+            base=turn,
+            inputs=inputs,
+            conversation=node.conversation,
+            inserted="messages",
+            fork=fork,
+            said=messages if rendered else (),
+            rendered=rendered,
+        )
+
+    def _asked_again(self, node: TurnNode) -> Prompt:
+        """The prompt of a request that was answered before, id for id."""
+        delta = self._tree.inserted_before(node)
+        return Prompt(
+            ledger=self,
+            parent=node.parent,
+            delta=delta,
+            length=node.sampled_at,
+            starts_in_reasoning=self.renderer.starts_in_reasoning(delta),
+            base=node.base,
+            inputs=node.inputs,
+            conversation=node.conversation,
+            inserted=node.inserted,
+            said=node.said[:-1],
+            rendered=node.rendered,
+        )
+
+    def _whole_text(self, node: TurnNode, new_messages: Sequence[Message]) -> str:
+        """The template's own text of the conversation up to `new_messages` (policy "template")."""
+        runs = [new_messages]
+        turn: TurnId | None = node.id
+        while turn is not None:
+            runs.append(self._turns[turn].said)
+            turn = self._turns[turn].base
+        messages = [message for run in reversed(runs) for message in run]
+        return self.renderer.opening_text(messages, self._tools[node.conversation])
+
+    def _reach(
+        self, messages: Sequence[Message], conversation: bytes
+    ) -> tuple[TurnId | None, int, bytes, bool]:
+        """The deepest sampled turn a history reaches, where its new messages begin, their key, and whether
+        another assistant turn stands where one was sampled."""
+        reached: TurnId | None = None
+        new_at = 0
+        edited = False
+        for at, message in enumerate(messages):
+            if message.get("role") != "assistant":
+                continue
+            answers = self._answers.get(
+                (reached, self._inputs_key(reached, conversation, messages[new_at:at]))
+            )
+            if not answers:
+                continue
+            turn = self._recognised(answers, turn_identity(self._normalized(message)))
+            edited = turn is None
+            if turn is not None:
+                reached, new_at = turn, at + 1
+        return reached, new_at, self._inputs_key(reached, conversation, messages[new_at:]), edited
+
+    def _inputs_key(self, reached: TurnId | None, conversation: bytes, messages: Sequence[Message]) -> bytes:
+        key = self._key(messages)
+        return key if reached is not None else conversation + key
+
+    def _key(self, messages: Sequence[Message]) -> bytes:
+        return messages_key(self._normalized(message) for message in messages)
+
+    def _recognised(self, answers: Sequence[TurnId], echoed: TurnIdentity) -> TurnId | None:
+        """Among the answers to one request the one echoed: by content first, since some models repeat ids."""
+        for turn in reversed(answers):
+            if self._turns[turn].identity.content == echoed.content:
+                return turn
+        for turn in reversed(answers):
+            if self._turns[turn].identity.matches(echoed):
+                return turn
+        return None
+
+    def _normalized(self, message: Message) -> Message:
+        for normalizer in self._normalizers:
+            message = normalizer(message)
+        return message
+
+    def _answered(self, prompt: Prompt) -> list[TurnId]:
+        """The turns that answer this very prompt."""
+        turns = self._roots if prompt.parent is None else self._turns[prompt.parent].children
+        return [turn for turn in turns if self._request(self._turns[turn]) == _request(prompt)]
+
+    def _request(self, node: TurnNode) -> tuple[TurnId | None, bytes, str, bytes]:
+        return node.base, node.inputs, node.inserted, self._tree.inserted_before(node).tobytes()
+
+    def _fork_reason(self, prompt: Prompt) -> str | None:
+        if prompt.fork is not None:
+            return prompt.fork
+        if prompt.parent is not None:
+            return "rewind" if self._turns[prompt.parent].children else None
+        if not self._roots:
+            return None
+        if prompt.conversation == self._turns[self._roots[0]].conversation:
+            return "history replaced"
+        return "other system prompt or tools"
+
+    def _chains(self) -> list[Chain]:
+        return plan_chains(self._turns, self._duplicates(), self.role, train_abandoned=self.train_abandoned)
+
+    def _duplicates(self) -> set[TurnId]:
+        """Of several answers to one request, all but those that were continued, or else the last."""
+        groups: dict[tuple[TurnId | None, bytes, str, bytes], list[TurnNode]] = {}
+        retried = {(node.base, node.inputs) for node in self._turns if node.fork == "retry"}
+        for node in self._turns:
+            if (node.base, node.inputs) in retried:
+                groups.setdefault(self._request(node), []).append(node)
+        duplicates: set[TurnId] = set()
+        for nodes in groups.values():
+            chosen = [node for node in nodes if node.children] or nodes[-1:]
+            duplicates.update(node.id for node in nodes if node not in chosen)
+        return duplicates
+
+
+def _request(prompt: Prompt) -> tuple[TurnId | None, bytes, str, bytes]:
+    return prompt.base, prompt.inputs, prompt.inserted, prompt.delta.tobytes()
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _stub(message: Message) -> Message:
+    """What rendering needs of an assistant message: its calls' ids and names."""
+    calls = message.get("tool_calls") or []
+    if not calls:
+        return {"role": "assistant"}
+    return {
+        "role": "assistant",
+        "tool_calls": [{"id": call["id"], "function": {"name": call["function"]["name"]}} for call in calls],
+    }

@@ -1,0 +1,188 @@
+"""Plugin objects as a rollout holds them: each behind its boundary, its answers checked.
+
+Invariant: whatever plugin code raises or returns, the core sees either a value of the promised type or one
+RolloutError that names the plugin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.validators import validator_for
+
+from rollhook.errors import (
+    EnvironmentFailure,
+    RolloutError,
+    ToolError,
+    TopologyError,
+    VerifierError,
+    boundary,
+)
+from rollhook.protocols import (
+    Environment,
+    EnvironmentResult,
+    Observation,
+    Outcome,
+    Rollout,
+    Score,
+    Tool,
+    ToolResult,
+    Topology,
+    Turn,
+    Verifier,
+    View,
+)
+
+_T = TypeVar("_T")
+_CLOSE_TIMEOUT_S = 30.0
+
+
+class OpenTool:
+    """A tool (`rollhook.protocols.Tool`) with its owner's full name and its schema checked once."""
+
+    def __init__(self, owner: str, tool: Tool) -> None:
+        self.owner = owner
+        self.tool = tool
+        self.name = tool.name
+        self.description = tool.description
+        self.parameters: Mapping[str, Any] = dict(tool.parameters)
+        kind = validator_for(self.parameters)
+        try:
+            kind.check_schema(self.parameters)
+        except SchemaError as error:
+            raise ToolError(
+                f"{owner}: the parameters of tool {self.name!r} are no JSON schema: {error.message}",
+                plugin=owner,
+            ) from error
+        self._validator = kind(self.parameters)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool as chat templates and OpenAI clients know it."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Call the tool, or answer why its arguments do not fit its schema."""
+        if error := best_match(self._validator.iter_errors(arguments)):
+            where = error.json_path.removeprefix("$").lstrip(".") or "arguments"
+            return ToolResult(f"Error: {self.name}: {where}: {error.message}", is_error=True)
+        async with boundary(ToolError, self.owner):
+            return _expect(await self.tool.call(arguments), ToolResult, "call")
+
+
+class OpenEnvironment:
+    """An environment (`rollhook.protocols.Environment`) that sums its rewards and merges its facts."""
+
+    def __init__(self, owner: str, environment: Environment) -> None:
+        self.owner = owner
+        self.environment = environment
+        self._rewards: list[float] = []
+        self._info: dict[str, Any] = {}
+        self._done = False
+
+    async def reset(self, rollout: Rollout) -> Observation:
+        async with boundary(EnvironmentFailure, self.owner):
+            seen = _expect(await self.environment.reset(rollout), Observation, "reset")
+            if seen.text is not None:
+                raise ValueError("reset() returned raw text; an episode opens with messages")
+        return self._record(seen)
+
+    async def step(self, turn: Turn) -> Observation:
+        async with boundary(EnvironmentFailure, self.owner):
+            seen = _expect(await self.environment.step(turn), Observation, "step")
+            if seen.messages and seen.text is not None:
+                raise ValueError("step() returned both messages and text; give one of them")
+            if not (seen.done or seen.messages or seen.text is not None):
+                raise ValueError("step() returned an Observation without messages, text or done")
+            if seen.reward is not None and not math.isfinite(seen.reward):
+                raise ValueError(f"step() returned the reward {seen.reward}; it must be finite")
+        return self._record(seen)
+
+    async def close(self) -> None:
+        async with boundary(EnvironmentFailure, self.owner), asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await self.environment.close()
+
+    @property
+    def result(self) -> EnvironmentResult:
+        """What the episode came to so far."""
+        total = sum(self._rewards) if self._rewards else None
+        return EnvironmentResult(reward=total, done=self._done, info=dict(self._info))
+
+    def _record(self, seen: Observation) -> Observation:
+        if seen.reward is not None:
+            self._rewards.append(float(seen.reward))
+        self._info.update(seen.info)
+        self._done = self._done or seen.done
+        return seen
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVerifier:
+    """A verifier behind its boundary and deadline. timeout_s bounds one call."""
+
+    owner: str
+    verifier: Verifier
+    timeout_s: float
+
+    async def score(self, view: View) -> Score:
+        """The verifier's answer as a Score with a finite value. Raises VerifierError, naming the verifier."""
+        try:
+            async with asyncio.timeout(self.timeout_s) as limit, boundary(VerifierError, self.owner):
+                return as_score(await self.verifier.score(view))
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise VerifierError(
+                f"{self.owner}: no score within {self.timeout_s:g} s (verifier_timeout_s)",
+                plugin=self.owner,
+                cause_type="TimeoutError",
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTopology:
+    """A topology behind its boundary."""
+
+    owner: str
+    topology: Topology
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        async with boundary(TopologyError, self.owner):
+            outcome = await self.topology.run(rollout)
+            if outcome is None:
+                return Outcome()
+            _expect(outcome, Outcome, "run")
+            own = None if outcome.reward is None else as_score(outcome.reward)
+            return replace(outcome, reward=own)
+
+
+def _expect(value: object, kind: type[_T], method: str) -> _T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{method}() returned {type(value).__name__}; it must return {kind.__name__}")
+    return value
+
+
+async def close_quietly(environment: OpenEnvironment) -> RolloutError | None:
+    """Close, and return what went wrong instead of raising: a finished rollout stays finished."""
+    try:
+        await environment.close()
+    except RolloutError as error:
+        return error
+    return None
+
+
+def as_score(value: float | Score) -> Score:
+    """A float or a Score as a Score. Raises TypeError or ValueError unless its value is a finite number."""
+    score = value if isinstance(value, Score) else Score(value)
+    for name, number in {"value": score.value, **score.parts}.items():
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise TypeError(f"the score's {name} is a {type(number).__name__}; it must be a number")
+        if not math.isfinite(number):
+            raise ValueError(f"the score's {name} is {number}; it must be finite")
+    return Score(float(score.value), {name: float(part) for name, part in score.parts.items()})

@@ -1,0 +1,323 @@
+"""Messages to token ids by the model's own chat template, at a cost that grows only with what is new.
+
+Invariant: ids are cut from the template's own writing and only where a sampled turn ended. What follows a
+turn comes from one render of a stub conversation (a user, the assistant's turn, everything newer, the
+generation prompt) and starts at the end of the assistant's turn: never from a render of the new messages
+alone, where default system prompts and role checks get in, nor from the difference of two renders, since a
+template may write a turn differently while it is the last.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from rollhook.encoding import TextEncoder
+from rollhook.errors import ConfigError, RenderError
+from rollhook.families import turn_ends
+from rollhook.proof import DeltaCheck, History, shape_of
+from rollhook.protocols import Message
+from rollhook.template import ChatTemplate
+
+Policy = Literal["append", "template"]
+
+STUB_USER = "QzStubUserQz"
+STUB_BODY = "QzStubBodyQz"
+STUB_CALL_ID = "QzStubId0"  # nine letters and digits, as Mistral wants
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What is put behind a sampled turn.
+
+    history: what the template does to the messages before, None when unchecked. other_end: the turn ended
+    with another token than the template writes there; the sampled one stands.
+    """
+
+    ids: list[int]
+    history: History | None
+    other_end: bool
+
+
+class Renderer:
+    """Renders one model's conversations.
+
+    tokenizer: a Hugging Face fast tokenizer. chat_template: Jinja text, default the tokenizer's own.
+    policy: what holds where the template rewrites history: "append" keeps what was sampled and where things
+    first stood, "template" forks. now: the clock that templates see, default the time of this call.
+    end_of_turn_ids: the generation configuration's EOS ids; the family's own are added.
+    Raises ConfigError without a usable tokenizer or template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat_template: str | None = None,
+        policy: Policy = "append",
+        now: datetime | None = None,
+        end_of_turn_ids: Collection[int] = (),
+        check: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.policy = policy
+        self.now = now if now is not None else datetime.now().astimezone()
+        self._encoder = TextEncoder(tokenizer)
+        source = chat_template or _own_template(tokenizer)
+        variables = {**tokenizer.special_tokens_map, **(chat_template_kwargs or {})}
+        self._template = ChatTemplate(source, variables)
+
+        added = self._encoder.added
+        self._ends = turn_ends(source, added, tokenizer.eos_token)
+        names = {token_id: token for token, token_id in added.items()}
+        given = {names[token_id] for token_id in end_of_turn_ids if token_id in names}
+        self.end_of_turn_ids = frozenset({*end_of_turn_ids, *(added[end] for end in self._ends.sampled)})
+        self._header_ids = frozenset(added[header] for header in self._ends.headers)
+        closers = sorted(self._ends.written | given, key=len, reverse=True)
+        self._closer = re.compile("|".join(map(re.escape, closers)) or "(?!)")
+        self._arguments_as_text = self._template_wants_argument_text()
+        call = self._call("f", STUB_CALL_ID, "")
+        self._check = DeltaCheck(self._render, STUB_BODY, call) if check else None
+
+    @property
+    def neutralised(self) -> frozenset[str]:
+        """The control-token strings that stay text inside messages."""
+        return self._encoder.neutralised
+
+    def frozen_at(self, now: datetime) -> Self:
+        """The same renderer with another clock; nothing is compiled or loaded again."""
+        other = copy.copy(self)
+        other.now = now
+        return other
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """The ids of a whole conversation up to where the model answers.
+
+        Equal to `apply_chat_template(..., add_generation_prompt=True)`, except for control-token strings
+        inside messages. Raises RenderError when the template cannot express them.
+        """
+        return self._encoder.encode(self.opening_text(messages, tools))
+
+    def opening_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The text that `opening` encodes."""
+        if not messages:
+            raise RenderError("there are no messages to render")
+        shielded: list[Mapping[str, Any]] = [self._shielded(tool) for tool in tools]
+        text = self._render([self._prepared(message, at) for at, message in enumerate(messages)], shielded)
+        for tool in tools:
+            name = tool.get("function", tool).get("name")
+            if name and name not in text:
+                raise RenderError(
+                    f"the chat template writes no tools: the model would never see {name!r}; "
+                    "use a model whose template has tools, or none"
+                )
+        return text
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a whole rendered text."""
+        return self._encoder.encode(text)
+
+    def continuation(
+        self,
+        assistant: Message,
+        new_messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        ended_by_eot: bool,
+        end_id: int | None = None,
+    ) -> list[int]:
+        """The ids that follow a sampled turn: its close where it has none, the new messages, the next header.
+
+        assistant: the parsed turn, of which only the calls' ids and names matter. tools: not written, since
+        tools stay where they first stood. ended_by_eot: the turn's last sampled id ended it; end_id: that id.
+        Raises RenderError when the template cannot express the calls or the messages.
+        """
+        return self.after(assistant, new_messages, ended_by_eot=ended_by_eot, end_id=end_id).ids
+
+    def after(
+        self,
+        assistant: Message,
+        new_messages: Sequence[Message],
+        *,
+        ended_by_eot: bool,
+        end_id: int | None = None,
+    ) -> Delta:
+        """What `continuation` gives, with what was found out on the way."""
+        turn = self._stub_turn(assistant)
+        prepared = [self._prepared(message, at) for at, message in enumerate(new_messages)]
+        text = self._render([{"role": "user", "content": STUB_USER}, turn, *prepared])
+        body_end = text.find(STUB_BODY)
+        if body_end < 0:
+            raise RenderError(_inexpressible_turn(assistant))
+        tail = text[body_end + len(STUB_BODY) :]
+        history = None
+        if self._check is not None:
+            _check_all_written(prepared, tail)
+            shape = shape_of(turn.get("tool_calls", ()), prepared)
+            history = self._check.prove(shape, turn, prepared, tail)
+        return self._encode_tail(tail, bool(turn.get("tool_calls")), ended_by_eot, end_id, history)
+
+    def raw(self, text: str) -> list[int]:
+        """The ids of a text that continues the open turn, outside the template; control tokens stay text."""
+        return self._encoder.encode_after_text(self._encoder.shield(text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a sampled turn, control tokens included, without the id that ended it."""
+        if ids and ids[-1] in self.end_of_turn_ids:
+            ids = ids[:-1]
+        text: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def starts_in_reasoning(self, prompt: Sequence[int]) -> bool:
+        """Whether the prompt's end has opened a `<think>` that the model will close."""
+        tail: str = self.tokenizer.decode(list(prompt[-16:]))
+        return tail.rstrip().endswith(("<think>", "[THINK]"))
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        return self._template.render(messages, tools=tools or None, now=self.now)
+
+    def _encode_tail(
+        self, tail: str, has_calls: bool, ended_by_eot: bool, end_id: int | None, history: History | None
+    ) -> Delta:
+        closer = self._closer.search(tail)
+        if closer is None:
+            if has_calls:
+                raise RenderError(
+                    "the chat template closes a turn with a token rollhook does not know; "
+                    "pass the generation configuration's EOS ids as end_of_turn_ids"
+                )
+            return Delta(self._encoder.encode_after_text(tail), history, other_end=ended_by_eot)
+        ids = self._encoder.encode(tail[closer.start() :])
+        other_end = ended_by_eot and end_id is not None and end_id != ids[0]
+        if other_end and closer.group() in self._ends.headers and end_id not in self._header_ids:
+            return Delta(ids, history, other_end)  # the turn is closed, but the next message not yet opened
+        return Delta(ids[1:] if ended_by_eot else ids, history, other_end)
+
+    def _stub_turn(self, assistant: Message) -> Message:
+        """The turn with a body whose end can be found: content, or the last call's arguments."""
+        calls = assistant.get("tool_calls") or []
+        if not calls:
+            return {"role": "assistant", "content": STUB_BODY}
+        bodies = [""] * (len(calls) - 1) + [STUB_BODY]
+        stubs = [
+            self._call(call["function"]["name"], call["id"], body)
+            for call, body in zip(calls, bodies, strict=True)
+        ]
+        return {"role": "assistant", "content": "", "tool_calls": stubs}
+
+    def _call(self, name: str, call_id: str, body: str) -> dict[str, Any]:
+        arguments: Any = {"x": body}
+        if self._arguments_as_text:
+            arguments = json.dumps(arguments)
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+    def _template_wants_argument_text(self) -> bool:
+        """Whether the template joins tool arguments as text (DeepSeek) where others want a mapping."""
+
+        def expressible(arguments: Any) -> bool:
+            function = {"name": "f", "arguments": arguments}
+            call = {"id": STUB_CALL_ID, "type": "function", "function": function}
+            turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+            try:
+                self._render([{"role": "user", "content": STUB_USER}, turn])
+            except RenderError:
+                return False
+            return True
+
+        return not expressible({"x": "y"}) and expressible('{"x": "y"}')
+
+    def _prepared(self, message: Message, at: int) -> Message:
+        """A message as the template wants it: text content, shielded, arguments in the family's form."""
+        prepared = {key: self._shielded(value) for key, value in message.items() if key != "content"}
+        prepared["content"] = self._encoder.shield(text_content(message, at))
+        if message.get("content") is None and message.get("tool_calls"):
+            prepared["content"] = ""
+        if calls := prepared.get("tool_calls"):
+            prepared["tool_calls"] = [self._prepared_call(call) for call in calls]
+        return prepared
+
+    def _prepared_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        function = call["function"]
+        arguments = function.get("arguments", {})
+        if self._arguments_as_text and not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        elif not self._arguments_as_text and isinstance(arguments, str):
+            arguments = _decoded(arguments)
+        return {**call, "function": {**function, "arguments": arguments}}
+
+    def _shielded(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._encoder.shield(value)
+        if isinstance(value, Mapping):
+            return {self._shielded(key): self._shielded(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._shielded(item) for item in value]
+        return value
+
+
+def text_content(message: Message, at: int) -> str:
+    """A message's content as one text. Raises RenderError for parts that are not text."""
+    content = message.get("content")
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = []
+    for part in content:
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            parts.append(part["text"])
+        else:
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise RenderError(
+                f"message {at} ({message.get('role')}) has a {kind!r} part; only text is rendered"
+            )
+    return "".join(parts)
+
+
+def _check_all_written(messages: Sequence[Message], tail: str) -> None:
+    """Raise RenderError for a message that the template drops, or moves to where it cannot be appended."""
+    for at, message in enumerate(messages):
+        content = message["content"].strip()
+        escaped = json.dumps(content, ensure_ascii=False)[1:-1]
+        if message.get("role") != "assistant" and content not in tail and escaped not in tail:
+            raise RenderError(
+                f"the chat template does not write new message {at} ({message.get('role')}) "
+                "behind the turn it follows"
+            )
+
+
+def _decoded(arguments: str) -> Any:
+    """Arguments given as JSON text; text that is not a JSON object stays as it is."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def _inexpressible_turn(assistant: Message) -> str:
+    calls = assistant.get("tool_calls") or []
+    if len(calls) > 1:
+        return f"the chat template does not write all of {len(calls)} tool calls made in one turn"
+    if calls:
+        return "the chat template does not write tool calls"
+    return "the chat template does not write the assistant's turn"
+
+
+def _own_template(tokenizer: Any) -> str:
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("tool_use") or template.get("default")
+    if not template:
+        raise ConfigError("the tokenizer has no chat template; name one with chat_template")
+    return str(template)

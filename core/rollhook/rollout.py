@@ -1,0 +1,234 @@
+"""The rollout a topology is given, and what it holds: agents, opened tools, environment and verifier.
+
+Invariant: what is opened here is closed when the rollout ends, however it ends, and `parts` holds every token
+that any of its agents sampled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from rollhook.agent import LiveAgent, TurnLimits
+from rollhook.errors import RowError, TopologyError
+from rollhook.ledger import Segment
+from rollhook.opened import (
+    OpenEnvironment,
+    OpenTool,
+    OpenTopology,
+    OpenVerifier,
+    close_quietly,
+)
+from rollhook.protocols import (
+    Environment,
+    Message,
+    Score,
+    Tool,
+    Topology,
+    Turn,
+    Verifier,
+    View,
+)
+from rollhook.runtime import Runtime
+from rollhook.sample import Sample, Status
+from rollhook.siblings import Part
+from rollhook.spec import Choice, Limits, Resolved
+
+
+@dataclass(slots=True)
+class LiveRollout:
+    """One rollout in progress (`rollhook.protocols.Rollout`).
+
+    sampling: the run's parameters for every turn. session: routes all its turns to one engine.
+    owner: full name of the topology, the owner of tools it makes itself.
+    """
+
+    runtime: Runtime
+    sample: Sample
+    rollout_id: int
+    sampling: Mapping[str, Any]
+    limits: Limits = field(default_factory=Limits)
+    stop: Sequence[str] = ()
+    session: str = ""
+    owner: str = ""
+    deadline: float | None = None
+    rng: random.Random = field(init=False)
+    messages: Sequence[Message] = ()
+    tools: list[OpenTool] = field(default_factory=list)
+    environment: OpenEnvironment | None = None
+    verifier: OpenVerifier | None = None
+    agents: list[LiveAgent] = field(default_factory=list)
+    last_turn: Turn | None = None
+
+    def __post_init__(self) -> None:
+        self.session = getattr(self.sample, "session_id", None) or uuid.uuid4().hex
+        self.rng = random.Random(f"{self.runtime.seed}/{self.rollout_id}/{self.sample.index}")
+
+    async def open(self, resolved: Resolved, stack: AsyncExitStack) -> OpenTopology:
+        """Make what the row names, in the order tools, environment, verifier, topology.
+
+        `stack` closes the environment, however the rollout ends. Raises RowError, ResourceError or
+        EnvironmentFailure.
+        """
+        self.limits, self.stop, self.owner = resolved.limits, resolved.stop, resolved.topology.name
+        self.messages = prompt_messages(self.sample)
+        for choice in resolved.tools:
+            self.tools.append(OpenTool(choice.name, await self.runtime.create(choice, Tool, self)))
+        if resolved.environment is not None:
+            await self._open_environment(resolved.environment, stack)
+        if resolved.verifier is not None:
+            self.verifier = await self.open_verifier(resolved.verifier)
+        topology = await self.runtime.create(resolved.topology, Topology, self)
+        return OpenTopology(resolved.topology.name, topology)
+
+    async def open_verifier(self, choice: Choice) -> OpenVerifier:
+        """The verifier a row names, made for this rollout."""
+        verifier = await self.runtime.create(choice, Verifier, self)
+        return OpenVerifier(choice.name, verifier, self.runtime.config.verifier_timeout_s)
+
+    async def _open_environment(self, choice: Choice, stack: AsyncExitStack) -> None:
+        environment = await self.runtime.create(choice, Environment, self)
+        self.environment = OpenEnvironment(choice.name, environment)
+        stack.push_async_callback(close_quietly, self.environment)
+        opening = await self.environment.reset(self)
+        self.messages = list(opening.messages) or self.messages
+
+    def agent(
+        self,
+        role: str = "main",
+        *,
+        system: str | None = None,
+        tools: Sequence[Tool] | None = None,
+        model: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        trained: bool = True,
+    ) -> LiveAgent:
+        """A new agent with an empty conversation (see `rollhook.protocols.Rollout.agent`)."""
+        if any(agent.role == role for agent in self.agents):
+            raise TopologyError(f"{self.owner}: the role {role!r} is taken; give every agent its own")
+        if model is not None:
+            raise TopologyError(
+                f"{self.owner}: agent {role!r} asks for model {model!r}; this run has one model"
+            )
+        held = self.tools if tools is None else [self._hold(tool) for tool in tools]
+        by_name = {tool.name: tool for tool in held}
+        if len(by_name) < len(held):
+            names = ", ".join(sorted(tool.name for tool in held))
+            raise TopologyError(f"{self.owner}: two tools of agent {role!r} have one name: {names}")
+        if held and self.runtime.config.tool_parser is None:
+            raise RowError(
+                f"tools: agent {role!r} has tools but the run has no tool parser: set tool_parser "
+                "(or --tool-parser) to the model family's, for example qwen25"
+            )
+        schemas = [tool.schema for tool in held]
+        made = LiveAgent(
+            role=role,
+            ledger=self.runtime.ledger(role=role, trained=trained),
+            engine=self.runtime.engine,
+            parser=partial(self.runtime.parser, schemas),
+            tools=by_name,
+            sampling=_with_stop({**self.sampling, **(sampling or {})}, self.stop),
+            seed=self._turn_seed if self.runtime.config.seed is not None else None,
+            limits=TurnLimits(
+                self.limits.max_turns, self.limits.max_new_tokens, self.limits.max_context_tokens
+            ),
+            session=self.session,
+            on_turn=self._on_turn,
+            system=system,
+            trained=trained,
+        )
+        self.agents.append(made)
+        return made
+
+    async def verify(self, response: str | None = None) -> Score | None:
+        """Score `response` (None: the last turn's content) by the row's verifier; None without one."""
+        if self.verifier is None:
+            return None
+        if response is None:
+            response = str(self.last_turn.message["content"]) if self.last_turn else ""
+        return await self.verifier.score(self.view(response))
+
+    def view(self, response: str) -> View:
+        """What a verifier sees of this rollout."""
+        speaker = next((a for a in self.agents if self.last_turn and a.role == self.last_turn.role), None)
+        return View(
+            prompt=self.sample.prompt,
+            label=self.sample.label,
+            messages=list(speaker.messages) if speaker else list(self.messages),
+            response=response,
+            metadata=self.sample.metadata,
+            environment=self.environment.result if self.environment else None,
+        )
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Tell every event sink; returns at once."""
+        self.runtime.events.tell(kind, self.rollout_id, data)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens sampled so far by every agent."""
+        return sum(agent.ledger.sampled_tokens for agent in self.agents)
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens sampled so far by trained agents."""
+        return sum(agent.ledger.sampled_tokens for agent in self.agents if agent.trained)
+
+    def parts(self, limit: str | None = None) -> list[Part]:
+        """Every segment sampled so far. limit: what ended the whole rollout early, None when nothing did."""
+        return [
+            Part(segment, _status(agent, segment, limit), self._response(segment))
+            for agent in self.agents
+            for segment in agent.ledger.segments()
+        ]
+
+    def _response(self, segment: Segment) -> str:
+        return self.runtime.renderer.decode(segment.tokens[segment.prompt_length :])
+
+    def _hold(self, tool: Tool) -> OpenTool:
+        return tool if isinstance(tool, OpenTool) else OpenTool(self.owner, tool)
+
+    def _on_turn(self, turn: Turn) -> None:
+        self.last_turn = turn
+        self.event(
+            "turn", role=turn.role, index=turn.index, tokens=turn.tokens, finish_reason=turn.finish_reason
+        )
+
+    def _turn_seed(self, role: str, turn: int) -> int:
+        """A seed of its own for each (run, sample, role, turn), below 2**31."""
+        name = f"{self.runtime.config.seed}/{self.sample.index}/{self.sample.group_index}/{role}/{turn}"
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big") >> 1
+
+
+def _status(agent: LiveAgent, segment: Segment, limit: str | None) -> Status:
+    cut = limit or agent.truncated or segment.finish_reason == "length"
+    return Status.TRUNCATED if cut else Status.COMPLETED
+
+
+def _with_stop(sampling: dict[str, Any], stop: Sequence[str]) -> dict[str, Any]:
+    """`sampling` with the environment's stop strings beside its own."""
+    own = sampling.get("stop") or []
+    merged = [*([own] if isinstance(own, str) else own), *stop]
+    return {**sampling, "stop": list(dict.fromkeys(merged))} if merged else sampling
+
+
+def prompt_messages(sample: Sample) -> list[Message]:
+    """The row's prompt as chat messages. Raises RowError for anything but a string or messages."""
+    prompt: Any = sample.prompt
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if hasattr(prompt, "tolist"):
+        prompt = prompt.tolist()
+    if (
+        isinstance(prompt, list | tuple)
+        and prompt
+        and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in prompt)
+    ):
+        return [dict(message) for message in prompt]
+    raise RowError("prompt: must be a string or a list of chat messages, each with a role and content")

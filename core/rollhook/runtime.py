@@ -1,0 +1,256 @@
+"""Runtime: what one run owns, opened when first needed and closed at its end.
+
+Invariant: one Runtime per (event loop, configuration); the table at the bottom is the package's only
+module-level state. Each shared resource is entered and left by one task of its own, so that context managers
+bound to a task (browsers, cancel scopes) work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+from typing_extensions import get_protocol_members
+
+from rollhook import builtin
+from rollhook.config import RunConfig
+from rollhook.engine import Engine, SGLangClient
+from rollhook.errors import ConfigError, EngineError, ResourceError, RolloutError, boundary
+from rollhook.events import EventBus
+from rollhook.hookspecs import EventSink, Normalizer
+from rollhook.ledger import Ledger
+from rollhook.parsing import Parser, make_parser
+from rollhook.plugins import Plugins, builtin_plugin
+from rollhook.protocols import Rollout
+from rollhook.registry import Registry
+from rollhook.render import Renderer
+from rollhook.spec import Choice, Resolver
+from rollhook.version import __version__
+
+_T = TypeVar("_T")
+_log = logging.getLogger("rollhook.runtime")
+
+
+class Runtime:
+    """What one run owns. Use as `async with Runtime(config) as runtime`.
+
+    plugins, engine and tokenizer may be handed in (tests, embedding); what is handed in is not closed.
+    Raises ConfigError on entering when the run cannot start: an unknown plugin, no engine, no tokenizer.
+    """
+
+    engine: Engine
+    renderer: Renderer
+    events: EventBus
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        plugins: Plugins | None = None,
+        engine: Engine | None = None,
+        tokenizer: Any = None,
+    ) -> None:
+        self.config = config
+        self.plugins = plugins if plugins is not None else Plugins(block=config.block)
+        self.registry = Registry(self.plugins, builtin_plugin(builtin, __version__))
+        self.resolver = Resolver(self.registry, config)
+        self._given_engine = engine
+        self.tokenizer = tokenizer
+        self._resources: dict[tuple[str, str], _Resource] = {}
+        self._stack = AsyncExitStack()
+        self._normalizers: list[Normalizer] = []
+
+    @property
+    def seed(self) -> int:
+        """The run's seed (0 when the configuration names none)."""
+        return self.config.seed or 0
+
+    @property
+    def concurrency(self) -> int:
+        """How many rollouts may run at once."""
+        return self.config.concurrency
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            sinks: list[EventSink] = []
+            for name in self.config.plugins:
+                plugin = self.plugins.load(name)
+                sinks.extend(plugin.event_sinks)
+                self._normalizers.extend(plugin.normalizers)
+            self.events = EventBus(sinks)
+            stack.push_async_callback(asyncio.to_thread, self.events.close)
+            self.engine = await self._open_engine(stack)
+            if self.tokenizer is None:
+                self.tokenizer = await self._load_tokenizer()
+            self.renderer = Renderer(
+                self.tokenizer, chat_template=self._chat_template(), policy=self.config.history
+            )
+            stack.push_async_callback(self._close_resources)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def ledger(self, *, role: str, trained: bool) -> Ledger:
+        """A new token ledger for one agent."""
+        return Ledger(self.renderer, role=role, trained=trained, normalizers=self._normalizers)
+
+    def parser(self, tools: Sequence[Mapping[str, Any]], starts_in_reasoning: bool) -> Parser:
+        """The parser of one turn. Tool calls are looked for only where tools were offered."""
+        return make_parser(
+            self.config.tool_parser if tools else None,
+            self.config.reasoning_parser,
+            tools=tools,
+            starts_in_reasoning=starts_in_reasoning,
+        )
+
+    async def create(self, choice: Choice, kind: type[_T], rollout: Rollout) -> _T:
+        """What `choice` makes for one rollout, its shared resource opened if need be.
+
+        Raises ResourceError, naming the plugin, when `open` or `create` fails or makes something else.
+        """
+        resource = await self._resource(choice)
+        async with boundary(ResourceError, choice.name):
+            made = choice.spec.create(resource, rollout)
+            if not isinstance(made, kind):
+                missing = sorted(name for name in get_protocol_members(kind) if not hasattr(made, name))
+                raise TypeError(
+                    f"create() returned {type(made).__name__}, which is no {kind.__name__}: "
+                    f"it lacks {', '.join(missing)}"
+                )
+        return made
+
+    async def _resource(self, choice: Choice) -> Any:
+        if choice.spec.open is None:
+            return choice.config
+        key = (choice.name, choice.config.model_dump_json())
+        if key not in self._resources:
+            self._resources[key] = _Resource(choice, self)
+        try:
+            return await self._resources[key].value()
+        except RolloutError:
+            self._resources.pop(key, None)
+            raise
+
+    async def _close_resources(self) -> None:
+        for resource in list(self._resources.values()):
+            await resource.close()
+        self._resources.clear()
+
+    async def _open_engine(self, stack: AsyncExitStack) -> Engine:
+        if self._given_engine is not None:
+            return self._given_engine
+        url = self.config.engine
+        if url is None:
+            raise ConfigError("the run names no engine: set engine (or --engine) to a URL or to `embedded`")
+        if url == "embedded":
+            from rollhook.embedded import EmbeddedEngine
+
+            url = (await stack.enter_async_context(EmbeddedEngine(self.config.model))).url
+        return await stack.enter_async_context(
+            SGLangClient(url, retries=self.config.retries, request_timeout_s=self.config.request_timeout_s)
+        )
+
+    async def _load_tokenizer(self) -> Any:
+        path = self.config.tokenizer
+        if path is None:
+            try:
+                info = await self.engine.model_info()
+            except EngineError as error:
+                raise ConfigError(f"the engine does not answer: {error}") from error
+            path = info.get("tokenizer_path") or info.get("model_path")
+        if not path:
+            raise ConfigError("the engine names no tokenizer: set tokenizer (or --tokenizer) to its path")
+        return await asyncio.to_thread(load_tokenizer, path)
+
+    def _chat_template(self) -> str | None:
+        if self.config.chat_template is None:
+            return None
+        return Path(self.config.chat_template).read_text(encoding="utf-8")
+
+
+class _Resource:
+    """One `open` of a spec, entered and left inside one task."""
+
+    def __init__(self, choice: Choice, runtime: Runtime) -> None:
+        self._choice = choice
+        self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._closing = asyncio.Event()
+        self._task = asyncio.create_task(self._own(runtime), name=f"rollhook open {choice.name}")
+
+    async def _own(self, runtime: Runtime) -> None:
+        assert self._choice.spec.open is not None
+        try:
+            async with (
+                boundary(ResourceError, self._choice.name),
+                self._choice.spec.open(self._choice.config, runtime) as resource,
+            ):
+                self._ready.set_result(resource)
+                await self._closing.wait()
+        except RolloutError as error:
+            if self._ready.done():
+                _log.warning("closing what rollouts shared failed: %s", error)
+            else:
+                self._ready.set_exception(error)
+
+    async def value(self) -> Any:
+        """The opened resource. Raises ResourceError when opening failed."""
+        return await asyncio.shield(self._ready)
+
+    async def close(self) -> None:
+        """Leave the context manager and wait for its task; an opening still under way is cancelled."""
+        self._closing.set()
+        if not self._ready.done():
+            self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer at a directory or hub name. Blocks. Raises ConfigError when there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no tokenizer at {path!r} ({error}): set tokenizer (or --tokenizer)") from error
+
+
+_RUNTIMES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Runtime]]] = (
+    WeakKeyDictionary()
+)
+
+
+async def runtime_for(config: RunConfig) -> Runtime:
+    """The Runtime of this event loop and configuration, opened by the first caller.
+
+    Callers at once share one opening; a failed one raises its ConfigError in each and is not kept.
+    """
+    key = config.fingerprint()
+    table = _RUNTIMES.setdefault(asyncio.get_running_loop(), {})
+    opening = table.get(key)
+    if opening is None:
+        opening = table[key] = asyncio.create_task(Runtime(config).__aenter__())
+    try:
+        return await asyncio.shield(opening)
+    except ConfigError:
+        table.pop(key, None)
+        raise
+
+
+async def close_runtimes() -> None:
+    """Close every Runtime that `runtime_for` opened on this event loop."""
+    for opening in _RUNTIMES.pop(asyncio.get_running_loop(), {}).values():
+        try:
+            runtime = await opening
+        except ConfigError:
+            continue
+        await runtime.__aexit__(None, None, None)

@@ -1,0 +1,89 @@
+"""Segments: what a ledger's tree of turns trains, as the fewest chains from a root to a leaf.
+
+Invariant: over the segments of one ledger each sampled token has mask 1 exactly once; turns that two chains
+share train in the first of them and are masked in the others. The work is linear in the tokens given out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollhook.chains import Chain
+from rollhook.turns import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One chain of turns, ready to become a Sample.
+
+    kind: the ledger's role, or "subagent", "wipe" (replaced by a summary), "final" (what went on from it).
+    tokens: [P + R] ids. prompt_length: P >= 1, the tokens before the first sampled one.
+    loss_mask: [R], 1 where a sampled token trains here. log_probs: [R], 0.0 where the mask is 0.
+    finish_reason: the last turn's. turns: how many the chain has. turn_ids: their numbers in the ledger.
+    forks: [{"turn": position in the chain, "reason": why it left the chain before it}].
+    abandoned: the conversation went on elsewhere. cached_tokens, prompt_tokens: summed over turns.
+    spans: [(start, length, kind)], in `tokens`, of what was not sampled: "prompt", "messages" or "text".
+    meta: each turn's engine facts that training may need, in order.
+    """
+
+    kind: str
+    role: str
+    tokens: array[int]
+    prompt_length: int
+    loss_mask: bytearray
+    log_probs: array[float]
+    finish_reason: str
+    weight_versions: list[str]
+    request_ids: list[str]
+    turns: int
+    forks: list[dict[str, Any]]
+    cached_tokens: int
+    prompt_tokens: int
+    abandoned: bool = False
+    turn_ids: list[int] = field(default_factory=list)
+    spans: list[tuple[int, int, str]] = field(default_factory=list)
+    meta: list[dict[str, Any]] = field(default_factory=list)
+
+
+def make_segment(tree: TokenTree, chain: Chain, role: str) -> Segment | None:
+    """The segment of one chain; None when it holds no sampled token."""
+    nodes = list(chain.nodes)
+    while nodes and nodes[-1].sampled_count == 0:
+        nodes.pop()
+    first = next((node for node in nodes if node.sampled_count), None)
+    if first is None:
+        return None
+    tokens = tree.tokens_until(nodes[-1])
+    prompt_length = first.sampled_at
+    loss_mask = bytearray(len(tokens) - prompt_length)
+    log_probs = array("d", bytes(8 * len(loss_mask)))
+    for node in nodes:
+        if node.id in chain.trains:
+            start, end = node.sampled_at - prompt_length, node.end - prompt_length
+            loss_mask[start:end] = b"\1" * node.sampled_count
+            log_probs[start:end] = tree.log_probs_of(node)
+    return Segment(
+        kind=chain.kind,
+        role=role,
+        tokens=tokens,
+        prompt_length=prompt_length,
+        loss_mask=loss_mask,
+        log_probs=log_probs,
+        finish_reason=nodes[-1].finish_reason,
+        weight_versions=[version for node in nodes for version in node.weight_versions],
+        request_ids=[node.request_id for node in nodes],
+        turns=len(nodes),
+        forks=[{"turn": at, "reason": node.fork} for at, node in enumerate(nodes) if node.fork],
+        cached_tokens=sum(node.cached_tokens for node in nodes),
+        prompt_tokens=sum(node.prompt_tokens for node in nodes),
+        abandoned=chain.abandoned,
+        turn_ids=[node.id for node in nodes],
+        spans=[
+            (node.start, node.sampled_at - node.start, node.inserted)
+            for node in nodes
+            if node.sampled_at > node.start
+        ],
+        meta=[node.meta for node in nodes if node.meta],
+    )

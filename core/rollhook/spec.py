@@ -1,0 +1,296 @@
+"""RolloutSpec: what `metadata["rollhook"]` may say, and the Resolver that turns it into items to run.
+
+Invariant: resolving a row reads nothing but the row, the run configuration and the plugins they name; equal
+rows resolve alike, and no row is ever changed.
+
+Precedence of each key: the row, the run's `default`, the environment's defaults, the core's. Limits likewise,
+capped by the run's `limits`: a row that asks for more gets the cap, and that is no error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from rollhook.config import RunConfig
+from rollhook.errors import ConfigError
+from rollhook.fields import Misfit, MisfitError, fields_of, fitted, misfits_of_part, plain, show_loc, takes
+from rollhook.hookspecs import Defaults, EnvironmentSpec, TopologySpec
+from rollhook.items import Choice, Fault, SpecError, Use, configured, faults_at, faults_of
+from rollhook.limits import Limits
+from rollhook.names import did_you_mean
+from rollhook.registry import Item, Kind, Registry
+
+__all__ = ["Choice", "Fault", "Limits", "Resolved", "Resolver", "RolloutSpec", "SpecError", "Use"]
+
+_CACHED_ROWS = 4096
+_SINGLE = "rollhook/single"
+_encode = json.JSONEncoder(default=plain).encode
+
+
+class RolloutSpec(BaseModel):
+    """`metadata["rollhook"]` in its long form. None: not said. `tools: []` says that there are none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment: Use | None = None
+    tools: tuple[Use, ...] | None = None
+    verifier: Use | None = None
+    topology: Use | None = None
+    limits: Limits = Limits()
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _from_one(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str | Mapping) else value
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> RolloutSpec:
+        """Read a mapping. A mapping of nulls only is how Parquet writes one that is absent.
+
+        Raises SpecError with everything that is wrong.
+        """
+        said = {key: inner for key, inner in plain(value).items() if inner != {}}
+        try:
+            return fitted(cls, said)
+        except MisfitError as error:
+            faults = [Fault(show_loc(wrong.loc), wrong.message, wrong.hint) for wrong in error.misfits]
+            raise SpecError(faults) from error
+
+    def uses(self, kind: Kind) -> tuple[Use, ...] | None:
+        """What it says of one kind of item; None when it says nothing."""
+        if kind == "tool":
+            return self.tools
+        use: Use | None = getattr(self, kind)
+        return None if use is None else (use,)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What one row runs. stop: the environment's stop strings."""
+
+    environment: Choice | None
+    tools: tuple[Choice, ...]
+    verifier: Choice | None
+    topology: Choice
+    limits: Limits
+    stop: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """Who speaks of a row's rollout, first to last. brought_by: the environment whose defaults come last."""
+
+    row: RolloutSpec
+    default: RolloutSpec
+    brought: RolloutSpec = field(default_factory=RolloutSpec)
+    brought_by: str = ""
+
+    def first(self, kind: Kind) -> tuple[tuple[Use, ...], str | None]:
+        """What the first to speak of `kind` says, and who that is: None for the row."""
+        owners = (None, "the run's default", f"the defaults of {self.brought_by}")
+        for spec, owner in zip((self.row, self.default, self.brought), owners, strict=True):
+            if (uses := spec.uses(kind)) is not None:
+                return uses, owner
+        return (), None
+
+    def limits(self) -> Limits:
+        return self.row.limits.over(self.default.limits).over(self.brought.limits)
+
+
+class Resolver:
+    """Turns rows into what they run.
+
+    Raises ConfigError when made, if `settings` or `default` name what is not there or do not fit it.
+    """
+
+    def __init__(self, registry: Registry, config: RunConfig) -> None:
+        self._registry = registry
+        self._trust_rows = config.trust_rows
+        self._caps = config.limits
+        self._settings = _settings(registry, config.settings)
+        self._default = self._run_default(config)
+        self._seen: dict[str, Resolved | tuple[Fault, ...]] = {}
+
+    def resolve(self, metadata: Mapping[str, Any] | None) -> Resolved:
+        """What the row with this metadata runs. Raises SpecError, a RowError, with all that is wrong."""
+        outcome = self._outcome((metadata or {}).get("rollhook"))
+        if isinstance(outcome, Resolved):
+            return outcome
+        raise SpecError(outcome)
+
+    def choose(self, kind: Kind, name: str) -> Choice:
+        """An item that the run itself names, with its `settings`. Raises ConfigError."""
+        try:
+            return self._choice(kind, kind, name, _Layers(RolloutSpec(), RolloutSpec()))
+        except SpecError as error:
+            raise ConfigError(str(error)) from error
+
+    def _outcome(self, value: Any) -> Resolved | tuple[Fault, ...]:
+        """The row's outcome, good or bad, kept for the next row that says the same."""
+        try:
+            row = _encode(value)
+        except (TypeError, ValueError, RecursionError):
+            return (Fault("rollhook", "must hold only what JSON can hold"),)
+        if row not in self._seen:
+            if len(self._seen) >= _CACHED_ROWS:
+                del self._seen[next(iter(self._seen))]
+            try:
+                self._seen[row] = self._resolve(_Layers(self._parse(value, "rollhook"), self._default))
+            except SpecError as error:
+                self._seen[row] = error.faults
+        return self._seen[row]
+
+    def _parse(self, value: Any, key: str) -> RolloutSpec:
+        value = plain(value)
+        if isinstance(value, str):
+            with faults_at(key):
+                item = self._registry.main(value)
+            return RolloutSpec.model_validate({item.kind: item.name})
+        if value is not None and not isinstance(value, Mapping):
+            raise SpecError([Fault(key, f"expected a name or a mapping, got {value!r}")])
+        return RolloutSpec.of(value or {})
+
+    def _resolve(self, layers: _Layers) -> Resolved:
+        if not layers.row.model_fields_set and not layers.default.model_fields_set:
+            message = "the row names nothing to run, and the run has no default"
+            hint = 'add "rollhook" to its metadata, or set default: in the run configuration'
+            raise SpecError([Fault("rollhook", message, hint)])
+        faults: list[Fault] = []
+        environment = _only(self._choices("environment", layers, faults))
+        defaults = Defaults()
+        if environment is not None and isinstance(environment.spec, EnvironmentSpec):
+            defaults = environment.spec.defaults
+            with faults_of(f"the defaults of {environment.name}"):
+                layers = replace(layers, brought=_brought(defaults), brought_by=environment.name)
+        tools = self._choices("tool", layers, faults)
+        verifier = _only(self._choices("verifier", layers, faults))
+        topology = _only(self._choices("topology", layers, faults))
+        if faults:
+            raise SpecError(faults)
+        return Resolved(
+            environment=environment,
+            tools=tools,
+            verifier=verifier,
+            topology=topology or self._choice("topology", "topology", _SINGLE, layers),
+            limits=layers.limits().capped_by(self._caps),
+            stop=_strings(defaults.stop),
+        )
+
+    def _choices(self, kind: Kind, layers: _Layers, faults: list[Fault]) -> tuple[Choice, ...]:
+        """The items of one kind that the row runs; what is wrong with them goes to `faults`."""
+        chosen: dict[str, Choice] = {}
+        uses, owner = layers.first(kind)
+        for number, use in enumerate(uses):
+            key = _key(kind, number)
+            try:
+                with faults_of(owner):
+                    choice = self._choice(kind, key, use.name, layers)
+            except SpecError as error:
+                faults += error.faults
+                continue
+            if choice.name in chosen:
+                faults.append(Fault(key, f"names {choice.name} a second time"))
+            chosen[choice.name] = choice
+        return tuple(chosen.values())
+
+    def _choice(self, kind: Kind, key: str, name: str, layers: _Layers) -> Choice:
+        with faults_at(key):
+            item = self._registry.find(kind, name)
+        from_row = self._said(layers.row, item)
+        config = {
+            **self._said(layers.brought, item),
+            **self._settings.get((kind, item.name), {}),
+            **self._said(layers.default, item),
+            **from_row,
+        }
+        return configured(item, config, key=key, from_row={} if self._trust_rows else from_row)
+
+    def _said(self, spec: RolloutSpec, item: Item) -> dict[str, Any]:
+        """The configuration that `spec` gives `item`, empty when it does not name it."""
+        for use in spec.uses(item.kind) or ():
+            try:
+                if self._registry.find(item.kind, use.name).name == item.name:
+                    return use.config
+            except ConfigError:
+                continue  # a name that is told of where it is chosen
+        return {}
+
+    def _run_default(self, config: RunConfig) -> RolloutSpec:
+        """The run's `default`, its names looked up and its configuration checked as far as it goes."""
+        try:
+            default = self._parse(config.default, "default")
+            for kind in ("environment", "tool", "verifier", "topology"):
+                for number, use in enumerate(default.uses(kind) or ()):
+                    key = _key(kind, number)
+                    with faults_at(key):
+                        item = self._registry.find(kind, use.name)
+                    _check_part(f"default.{key}", item, use.config)
+                    _check_shape(item, config.return_shape)
+        except SpecError as error:
+            told = [fault if fault.key == "default" else f"default.{fault}" for fault in error.faults]
+            raise ConfigError("; ".join(map(str, told))) from error
+        return default
+
+
+def _key(kind: Kind, number: int) -> str:
+    return f"tools[{number}]" if kind == "tool" else kind
+
+
+def _only(choices: tuple[Choice, ...]) -> Choice | None:
+    return choices[0] if choices else None
+
+
+def _strings(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _brought(defaults: Defaults) -> RolloutSpec:
+    said = {
+        "tools": list(defaults.tools) or None,
+        "verifier": defaults.verifier,
+        "topology": defaults.topology,
+        "limits": defaults.limits,
+    }
+    return RolloutSpec.of(said)
+
+
+def _settings(
+    registry: Registry, settings: Mapping[str, Mapping[str, Any]]
+) -> dict[tuple[Kind, str], dict[str, Any]]:
+    """The run's settings by kind and full name of the item. One name may mean items of several kinds, as
+    `search-r1` an environment and a verifier: each takes the keys it has."""
+    table: dict[tuple[Kind, str], dict[str, Any]] = {}
+    for name in sorted(settings, key=lambda name: "/" in name):  # a full name overrides its plugin's
+        try:
+            items = registry.items(name)
+        except ConfigError as error:
+            raise ConfigError(f"settings: {error}") from error
+        known = {key for item in items for key in fields_of(item.spec.config)}
+        for key, value in plain(settings[name]).items():
+            takers = [item for item in items if takes(item.spec.config, key)]
+            if not takers:
+                hint = did_you_mean(key, known)
+                raise ConfigError(str(Misfit(("settings", name, key), "unknown key", hint)))
+            for item in takers:
+                _check_part(f"settings.{name}", item, {key: value})
+                table.setdefault((item.kind, item.name), {})[key] = value
+    return table
+
+
+def _check_part(key: str, item: Item, config: Mapping[str, Any]) -> None:
+    misfits = misfits_of_part(item.spec.config, config)
+    if misfits:
+        raise ConfigError(f"{key}.{misfits[0]} (of {item.name})")
+
+
+def _check_shape(item: Item, return_shape: str) -> None:
+    if return_shape == "sample" and isinstance(item.spec, TopologySpec) and item.spec.fan_out:
+        raise ConfigError(
+            f"default.topology: {item.name} makes several samples of one rollout, which return_shape: sample "
+            "cannot return; set return_shape: list, or choose a topology that makes one"
+        )

@@ -1,0 +1,93 @@
+"""Reading an answer out of what an agent said, and counting votes.
+
+Invariant: two answers vote together when their keys are equal. What an extractor cannot read is None: it
+never votes, and never counts as right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+ExtractorName = Literal["number", "boxed", "answer", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One agent's answer. key: what votes are counted by. text: the answer in a form that verifiers read."""
+
+    key: str
+    text: str
+
+
+def last_number(said: str) -> Answer | None:
+    """The last number; thousands commas are dropped, and 4, 4.0 and +4 are one answer."""
+    found = _NUMBER.findall(said)
+    if not found:
+        return None
+    number = Decimal(found[-1].replace(",", ""))
+    whole = number == number.to_integral_value()
+    text = format(number.to_integral_value() if whole else number.normalize(), "f")
+    return Answer("0" if number == 0 else text, text)
+
+
+def last_boxed(said: str) -> Answer | None:
+    r"""The content of the last complete `\boxed{...}`, nested braces included."""
+    for start in reversed([match.end() for match in _BOXED.finditer(said)]):
+        depth = 1
+        for at in range(start, len(said)):
+            depth += {"{": 1, "}": -1}.get(said[at], 0)
+            if depth == 0:
+                return _answer("".join(said[start:at].split()), rf"\boxed{{{said[start:at].strip()}}}")
+    return None
+
+
+def last_tagged(said: str) -> Answer | None:
+    """The content of the last `<answer>...</answer>`."""
+    found = _TAGGED.findall(said)
+    return _answer(_plain(found[-1]), f"<answer>{found[-1].strip()}</answer>") if found else None
+
+
+def last_line(said: str) -> Answer | None:
+    """The last line with a letter or digit, without a leading "Answer:"; compared without case or signs."""
+    for line in reversed(said.splitlines()):
+        text = _LABEL.sub("", line).strip()
+        if _plain(text):
+            return _answer(_plain(text), text)
+    return None
+
+
+def _answer(key: str, text: str) -> Answer | None:
+    return Answer(key, text) if key else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(_NOT_WORD.sub(" ", text.casefold()).split())
+
+
+def majority(answers: Sequence[Answer | None]) -> Answer | None:
+    """The answer most agents gave; of equally many the one whose first voter comes first. None without votes.
+
+    answers: one per agent, in agent order. Its text is as that first voter wrote it.
+    """
+    votes = [answer for answer in answers if answer is not None]
+    count = Counter(vote.key for vote in votes)
+    return max(votes, key=lambda vote: count[vote.key], default=None)
+
+
+EXTRACTORS: dict[ExtractorName, Callable[[str], Answer | None]] = {
+    "number": last_number,
+    "boxed": last_boxed,
+    "answer": last_tagged,
+    "text": last_line,
+}
+
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
+_BOXED = re.compile(r"\\boxed\{")
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_LABEL = re.compile(r"^\W*(?:final )?answer\W*(?:is\b)?", re.IGNORECASE)
+_NOT_WORD = re.compile(r"[\W_]+")

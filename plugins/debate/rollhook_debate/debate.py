@@ -1,0 +1,100 @@
+"""The topology `debate`: several agents answer, read each other's answers, answer again, and vote.
+
+Invariant: in every later round an agent is shown what each *other* agent said in the round before, and the
+question again. Each agent is one conversation, so one segment, with the roles `agent_1` to `agent_N`.
+
+After Du et al., "Improving Factuality and Reasoning in Language Models through Multiagent Debate"
+(arXiv 2305.14325).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from statistics import fmean
+
+from rollhook import Agent, Message, Outcome, Rollout, Score
+from rollhook_debate.answers import EXTRACTORS, Answer, majority
+from rollhook_debate.config import DebateConfig
+
+
+class Debate:
+    """A debate over the row's question. Every agent gets the reward of the vote."""
+
+    def __init__(self, config: DebateConfig, rollout: Rollout) -> None:
+        del rollout
+        self.rounds = config.rounds
+        self.roles = [f"agent_{number}" for number in range(1, config.agents + 1)]
+        self.extract = EXTRACTORS[config.extractor]
+        self.answer_format = config.answer_format
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        agents = [rollout.agent(role) for role in self.roles]
+        opening, question = self._opening(rollout.messages)
+
+        said = await _speak(rollout, agents, [opening] * len(agents))
+        first = [self.extract(text) for text in said]
+        for _ in range(1, self.rounds):
+            told = [self._challenge(role, said, question) for role in self.roles]
+            said = await _speak(rollout, agents, told)
+
+        voted = majority([self.extract(text) for text in said])
+        return await _outcome(rollout, voted, first)
+
+    def _opening(self, messages: Sequence[Message]) -> tuple[list[Message], str]:
+        """The row's messages, the answer format behind the last one; and that one's text, the question."""
+        *before, last = messages
+        question = "\n\n".join(part for part in (_text(last), self.answer_format) if part)
+        return [*before, {**last, "content": question}], question
+
+    def _challenge(self, role: str, said: Sequence[str], question: str) -> list[Message]:
+        """What `role` is told in a later round. said: every agent's last answer, in agent order."""
+        others = [
+            f"{name} answered:\n{text.strip()}"
+            for name, text in zip(self.roles, said, strict=True)
+            if name != role
+        ]
+        if others:
+            lead = "Other agents answered the same question.\n\n" + "\n\n".join(others)
+            task = "Weigh them against your own, correct what was wrong, and answer the question again:"
+        else:
+            lead = "Look at your answer once more."
+            task = "Check each step, correct what was wrong, and answer the question again:"
+        return [{"role": "user", "content": f"{lead}\n\n{task}\n\n{question}"}]
+
+
+async def _speak(
+    rollout: Rollout, agents: Sequence[Agent], messages: Sequence[Sequence[Message]]
+) -> list[str]:
+    """One round: all agents at once. Returns what each said, in agent order."""
+    async with asyncio.TaskGroup() as group:
+        turns = [
+            group.create_task(agent.loop(told, environment=rollout.environment))
+            for agent, told in zip(agents, messages, strict=True)
+        ]
+    return [turn.result().content for turn in turns]
+
+
+async def _outcome(rollout: Rollout, voted: Answer | None, first: Sequence[Answer | None]) -> Outcome:
+    """The vote's score is the reward; beside it, what the agents' first answers would have earned on average.
+
+    An answer that cannot be read scores 0.0 unseen; equal answers are verified once.
+    """
+    response = voted.text if voted else ""
+    judged = await rollout.verify(response)
+    if judged is None:
+        return Outcome(response=response)
+    vote = judged if voted else Score(0.0)
+    values = {voted.key: vote.value} if voted else {}
+    for answer in first:
+        if answer and answer.key not in values:
+            score = await rollout.verify(answer.text)
+            values[answer.key] = score.value if score else 0.0
+    single = fmean(values[answer.key] if answer else 0.0 for answer in first)
+    return Outcome(response=response, reward=vote, scores={"vote": vote.value, "single": single})
+
+
+def _text(message: Message) -> str:
+    """A message's text, also where its content is a list of parts."""
+    content = message["content"]
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)

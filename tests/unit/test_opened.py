@@ -1,0 +1,187 @@
+"""Plugin objects behind their boundary: promised types come out, or one error that names the plugin."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rollhook.errors import EnvironmentFailure, ToolError, TopologyError, VerifierError
+from rollhook.opened import OpenEnvironment, OpenTool, OpenTopology, OpenVerifier, as_score
+from rollhook.protocols import EnvironmentResult, Observation, Outcome, Score, ToolResult, View
+
+VIEW = View(prompt="q", label="a", messages=[], response="r", metadata={})
+NOTHING: Any = None
+
+
+class Adder:
+    name = "add"
+    description = "Adds two integers."
+    parameters = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a", "b"],
+    }
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer or ToolResult(str(arguments["a"] + arguments["b"]))
+
+
+async def test_a_tool_gets_arguments_that_fit_its_schema() -> None:
+    assert await OpenTool("calc/add", Adder()).call({"a": 1, "b": 2}) == ToolResult("3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ({"a": 1}, "Error: add: arguments: 'b' is a required property"),
+        ({"a": 1, "b": "two"}, "Error: add: b: 'two' is not of type 'integer'"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_answered_to_the_model(
+    arguments: dict[str, Any], answer: str
+) -> None:
+    assert await OpenTool("calc/add", Adder()).call(arguments) == ToolResult(answer, is_error=True)
+
+
+async def test_a_tool_that_raises_or_returns_something_else_fails_by_name() -> None:
+    with pytest.raises(ToolError, match="calc/add: OSError: disk"):
+        await OpenTool("calc/add", Adder(OSError("disk"))).call({"a": 1, "b": 2})
+    with pytest.raises(
+        ToolError, match=r"calc/add: TypeError: call\(\) returned str; it must return ToolResult"
+    ):
+        await OpenTool("calc/add", Adder("3")).call({"a": 1, "b": 2})
+
+
+def test_a_schema_that_is_none_is_refused_when_the_tool_is_opened() -> None:
+    broken = Adder()
+    broken.parameters = {"type": "objekt"}
+
+    with pytest.raises(ToolError, match="the parameters of tool 'add' are no JSON schema"):
+        OpenTool("calc/add", broken)
+
+
+class Steps:
+    """Answers with the given observations in turn."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.closed = False
+
+    async def reset(self, rollout: object) -> Any:
+        return self.answers.pop(0)
+
+    async def step(self, turn: object) -> Any:
+        return self.answers.pop(0)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_an_environments_rewards_add_up_and_its_facts_merge() -> None:
+    world = OpenEnvironment(
+        "w/w",
+        Steps(
+            Observation(info={"seed": 1}),
+            Observation(text="go on", reward=0.25, info={"steps": 1}),
+            Observation(done=True, reward=0.5, info={"steps": 2}),
+        ),
+    )
+
+    await world.reset(NOTHING)
+    before = world.result
+    await world.step(NOTHING)
+    await world.step(NOTHING)
+
+    assert before == EnvironmentResult(reward=None, done=False, info={"seed": 1})
+    assert world.result == EnvironmentResult(reward=0.75, done=True, info={"seed": 1, "steps": 2})
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, r"step\(\) returned NoneType; it must return Observation"),
+        (Observation(), "without messages, text or done"),
+        (Observation(messages=[{"role": "user"}], text="x"), "both messages and text"),
+        (Observation(done=True, reward=float("nan")), "the reward nan; it must be finite"),
+    ],
+)
+async def test_a_step_that_breaks_the_contract_fails_by_name(answer: Any, message: str) -> None:
+    with pytest.raises(EnvironmentFailure, match=f"w/w: .*{message}"):
+        await OpenEnvironment("w/w", Steps(answer)).step(NOTHING)
+
+
+async def test_an_episode_cannot_open_with_raw_text() -> None:
+    with pytest.raises(EnvironmentFailure, match="an episode opens with messages"):
+        await OpenEnvironment("w/w", Steps(Observation(text="x"))).reset(NOTHING)
+
+
+class Judge:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def score(self, view: View) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.answer == "hang":
+            await asyncio.Event().wait()
+        return self.answer
+
+
+async def test_a_score_comes_out_as_a_score() -> None:
+    assert await OpenVerifier("v/v", Judge(1), 5).score(VIEW) == Score(1.0)
+    assert await OpenVerifier("v/v", Judge(Score(0.5, {"format": 1})), 5).score(VIEW) == Score(
+        0.5, {"format": 1.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "TypeError: the score's value is a NoneType"),
+        (True, "TypeError: the score's value is a bool"),
+        (float("inf"), "ValueError: the score's value is inf"),
+        (Score(1.0, {"format": float("nan")}), "ValueError: the score's format is nan"),
+        (KeyError("answer"), "KeyError: 'answer'"),
+    ],
+)
+async def test_a_bad_score_fails_by_name(answer: Any, message: str) -> None:
+    with pytest.raises(VerifierError, match=f"v/v: {message}"):
+        await OpenVerifier("v/v", Judge(answer), 5).score(VIEW)
+
+
+async def test_a_hung_verifier_ends_at_its_deadline() -> None:
+    with pytest.raises(VerifierError, match=r"v/v: no score within 0.05 s \(verifier_timeout_s\)") as caught:
+        await OpenVerifier("v/v", Judge("hang"), 0.05).score(VIEW)
+
+    assert caught.value.cause_type == "TimeoutError"
+
+
+async def test_a_verifiers_own_timeout_is_its_fault() -> None:
+    with pytest.raises(VerifierError, match="v/v: TimeoutError: upstream"):
+        await OpenVerifier("v/v", Judge(TimeoutError("upstream")), 5).score(VIEW)
+
+
+class Runs:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def run(self, rollout: object) -> Any:
+        return self.answer
+
+
+async def test_a_topologys_answer_is_an_outcome() -> None:
+    assert await OpenTopology("t/t", Runs(None)).run(NOTHING) == Outcome()
+    assert await OpenTopology("t/t", Runs(Outcome(reward=1))).run(NOTHING) == Outcome(reward=Score(1.0))
+    with pytest.raises(TopologyError, match=r"t/t: TypeError: run\(\) returned str; it must return Outcome"):
+        await OpenTopology("t/t", Runs("done")).run(NOTHING)
+
+
+def test_as_score_keeps_parts() -> None:
+    assert as_score(Score(2, {"a": 1})) == Score(2.0, {"a": 1.0})

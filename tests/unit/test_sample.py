@@ -1,0 +1,137 @@
+"""Samples are copied clean, written in one place, and certified before they leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from rollhook.errors import CertificationError
+from rollhook.sample import (
+    PrefixCacheInfo,
+    Sample,
+    Status,
+    certify,
+    fresh_copy,
+    set_status,
+    write_placeholder,
+    write_tokens,
+)
+
+
+def valid_sample(**changes: Any) -> Sample:
+    sample = Sample(index=3, rollout_id=3, status=Status.COMPLETED)
+    write_tokens(sample, tokens=[5, 6, 7, 8], prompt_length=2, loss_mask=[1, 0], log_probs=[-0.5, 0.0])
+    for name, value in changes.items():
+        setattr(sample, name, value)
+    return sample
+
+
+def test_written_fields_align() -> None:
+    sample = valid_sample()
+
+    certify(sample)
+    assert (sample.tokens, sample.response_length, sample.loss_mask, sample.rollout_log_probs) == (
+        [5, 6, 7, 8],
+        2,
+        [1, 0],
+        [-0.5, 0.0],
+    )
+
+
+def test_the_placeholder_is_valid_and_trains_nothing() -> None:
+    sample = Sample(index=0, rollout_id=0)
+    write_placeholder(sample)
+
+    certify(sample)
+    assert (sample.tokens, sample.loss_mask) == ([0, 0], [0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_mask": None}, "no loss_mask"),
+        ({"response_length": 0}, "at least one prompt token and one response token"),
+        ({"response_length": 4}, "at least one prompt token and one response token"),
+        ({"loss_mask": [1]}, "loss_mask has 1 and rollout_log_probs 2 entries"),
+        ({"loss_mask": [1, 2]}, r"loss_mask\[1\] is 2, not 0 or 1"),
+        ({"rollout_log_probs": [float("nan"), 0.0]}, r"rollout_log_probs\[0\] is nan where loss_mask is 1"),
+        ({"rollout_log_probs": [-0.5, -0.1]}, r"rollout_log_probs\[1\] is -0.1 where loss_mask is 0"),
+        ({"rollout_id": None}, "no rollout_id"),
+        ({"status": Status.FAILED}, "FAILED sample must be removed"),
+        ({"status": Status.FAILED, "remove_sample": True, "reward": 1.0}, "FAILED sample must be removed"),
+    ],
+)
+def test_a_broken_invariant_never_leaves(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CertificationError, match=message):
+        certify(valid_sample(**changes))
+
+
+def test_a_fresh_copy_forgets_the_former_attempt_and_keeps_the_row() -> None:
+    stale = valid_sample(
+        prompt="why?",
+        label="because",
+        reward=1.0,
+        remove_sample=True,
+        session_id="s-1",
+        metadata={"rollhook": "debate", "rollhook_result": {"turns": 4}},
+        prefix_cache_info=PrefixCacheInfo(cached_tokens=9, total_prompt_tokens=10),
+    )
+
+    copy = fresh_copy(stale)
+
+    assert copy == Sample(
+        index=3,
+        rollout_id=3,
+        prompt="why?",
+        label="because",
+        session_id="s-1",
+        metadata={"rollhook": "debate"},
+    )
+    assert stale.metadata["rollhook_result"] == {"turns": 4}
+
+
+def test_copies_do_not_share_what_is_written_later() -> None:
+    row = Sample(index=1)
+    first, second = fresh_copy(row), fresh_copy(row)
+
+    first.weight_versions.append("7")
+    first.prefix_cache_info.cached_tokens = 5
+    first.metadata["x"] = 1
+
+    assert (second.weight_versions, second.prefix_cache_info.cached_tokens, second.metadata) == ([], 0, {})
+
+
+def test_dict_round_trip() -> None:
+    sample = valid_sample(metadata={"a": [1, {"b": None}]}, reward=0.25)
+
+    assert Sample.from_dict(sample.to_dict()) == sample
+    assert sample.to_dict()["status"] == "completed"
+
+
+@dataclass
+class TrainerSample:
+    """A trainer's own class: other fields, its own Status."""
+
+    class Status(Enum):
+        PENDING = "pending"
+        FAILED = "failed"
+
+    index: int | None = None
+    tokens: list[int] = field(default_factory=list)
+    loss_mask: list[int] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    status: Status = Status.PENDING
+    own_field: str = "kept"
+
+
+def test_a_trainer_gets_its_own_class_and_enum_back() -> None:
+    row: Any = TrainerSample(index=2, tokens=[1], own_field="mine")
+
+    copy: Any = fresh_copy(row)
+    set_status(copy, Status.FAILED)
+
+    assert type(copy) is TrainerSample
+    assert (copy.own_field, copy.tokens, copy.status) == ("mine", [], TrainerSample.Status.FAILED)

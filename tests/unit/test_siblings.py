@@ -1,0 +1,178 @@
+"""Segments become siblings: one rollout_id, each sampled token trained once, credit as declared."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollhook.errors import CertificationError, CreditError, ToolError
+from rollhook.sample import Sample, Status
+from rollhook.segments import Segment
+from rollhook.siblings import (
+    Part,
+    Reward,
+    aborted_siblings,
+    failed_sample,
+    longest_sibling,
+    merge_siblings,
+    split_reward,
+)
+
+
+def segment(mask: list[int], *, role: str = "main", prompt: int = 2, **changes: Any) -> Segment:
+    values: dict[str, Any] = {
+        "kind": role,
+        "role": role,
+        "tokens": array("i", range(10, 10 + prompt + len(mask))),
+        "prompt_length": prompt,
+        "loss_mask": bytearray(mask),
+        "log_probs": array("d", [-0.5 if bit else 0.0 for bit in mask]),
+        "finish_reason": "stop",
+        "weight_versions": ["3"],
+        "request_ids": [f"r-{role}"],
+        "turns": 1,
+        "forks": [],
+        "cached_tokens": 4,
+        "prompt_tokens": 9,
+    }
+    return Segment(**{**values, **changes})
+
+
+def part(mask: list[int], **changes: Any) -> Part:
+    return Part(segment(mask, **changes), Status.COMPLETED, "text")
+
+
+def row() -> Sample:
+    return Sample(index=4, group_index=2, prompt="q", label="a", metadata={"rollhook": "debate", "own": 1})
+
+
+def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
+    parts = [part([1, 1, 0], role="agent_1"), part([0, 1], role="agent_2")]
+
+    made = merge_siblings(row(), 77, parts, Reward(0.5, scores={"vote": 0.5}), sampled_tokens=3)
+
+    assert [(s.rollout_id, s.index, s.group_index, s.reward, s.status) for s in made] == [
+        (77, 4, 2, 0.5, Status.COMPLETED)
+    ] * 2
+    assert [(s.tokens, s.loss_mask, s.rollout_log_probs) for s in made] == [
+        ([10, 11, 12, 13, 14], [1, 1, 0], [-0.5, -0.5, 0.0]),
+        ([10, 11, 12, 13], [0, 1], [0.0, -0.5]),
+    ]
+    assert made[1].metadata == {
+        "rollhook": "debate",
+        "own": 1,
+        "rollhook_result": {
+            "kind": "agent_2",
+            "role": "agent_2",
+            "segment": 1,
+            "segments": 2,
+            "forks": [],
+            "error": None,
+            "turns": 1,
+            "request_ids": ["r-agent_2"],
+            "scores": {"vote": 0.5},
+        },
+    }
+    assert made[0].prefix_cache_info.cached_tokens == 4
+
+
+def test_a_segment_that_trains_nothing_is_left_out_unless_it_is_all_there_is() -> None:
+    silent = part([0, 0], role="judge")
+
+    both = merge_siblings(row(), 1, [silent, part([1])], Reward(1.0), sampled_tokens=1)
+    alone = merge_siblings(row(), 1, [silent], Reward(1.0), sampled_tokens=0)
+
+    assert [s.metadata["rollhook_result"]["role"] for s in both] == ["main"]
+    assert [s.loss_mask for s in alone] == [[0, 0]]
+
+
+def test_a_token_trained_twice_or_lost_is_refused() -> None:
+    with pytest.raises(CertificationError, match="3 tokens were sampled to train but 2 have mask 1"):
+        merge_siblings(row(), 1, [part([1, 1])], Reward(1.0), sampled_tokens=3)
+
+
+def test_split_credit_follows_trained_length() -> None:
+    parts = [part([1, 1, 1]), part([1, 0])]
+
+    made = merge_siblings(row(), 1, parts, Reward(2.0, credit="split"), sampled_tokens=4)
+
+    assert [s.reward for s in made] == [1.5, 0.5]
+
+
+def test_role_credit_gives_each_role_its_own_and_names_a_missing_one() -> None:
+    parts = [part([1], role="solver"), part([1], role="critic")]
+    both = Reward(0.0, credit="roles", by_role={"solver": 1.0, "critic": -1.0})
+
+    made = merge_siblings(row(), 1, parts, both, sampled_tokens=2)
+
+    assert [s.reward for s in made] == [1.0, -1.0]
+    with pytest.raises(CreditError, match="the topology gave no reward for: critic"):
+        merge_siblings(row(), 1, parts, Reward(credit="roles", by_role={"solver": 1.0}), sampled_tokens=2)
+
+
+def test_an_unscored_rollout_keeps_reward_none() -> None:
+    made = merge_siblings(row(), 1, [part([1])], Reward(credit="split"), sampled_tokens=1)
+
+    assert made[0].reward is None
+
+
+def test_a_failed_rollout_is_one_removed_masked_sample_with_its_cause() -> None:
+    message = "calculator/calculator: OSError: gone"
+    error = ToolError(message, plugin="calculator/calculator", cause_type="OSError")
+
+    made = failed_sample(row(), 5, error, [part([1]), part([1, 0, 1])])
+
+    assert (made.status, made.remove_sample, made.reward, made.loss_mask, made.rollout_log_probs) == (
+        Status.FAILED,
+        True,
+        0.0,
+        [0, 0, 0],
+        [0.0, 0.0, 0.0],
+    )
+    assert made.metadata["rollhook_result"]["error"] == {
+        "stage": "tool",
+        "plugin": "calculator/calculator",
+        "type": "OSError",
+        "message": message,
+    }
+
+
+def test_a_rollout_that_failed_before_any_token_is_the_placeholder() -> None:
+    made = failed_sample(row(), 5, ToolError("early"))
+
+    assert (made.tokens, made.response_length, made.loss_mask) == ([0, 0], 1, [0])
+    assert made.metadata["rollhook_result"]["turns"] == 0
+
+
+def test_an_aborted_rollout_keeps_what_was_sampled() -> None:
+    made = aborted_siblings(row(), 5, [part([1, 1])])
+    nothing = aborted_siblings(row(), 5, [])
+
+    assert [(s.status, s.reward, s.loss_mask) for s in made] == [(Status.ABORTED, 0.0, [1, 1])]
+    assert [(s.status, s.tokens) for s in nothing] == [(Status.ABORTED, [0, 0])]
+
+
+def test_the_longest_sibling_is_the_one_that_trains_most() -> None:
+    made = merge_siblings(row(), 1, [part([1, 0, 0, 0]), part([1, 1])], Reward(1.0), sampled_tokens=3)
+
+    assert longest_sibling(made) is made[1]
+
+
+@given(
+    st.floats(-10, 10),
+    st.lists(st.integers(0, 500), min_size=1, max_size=8).filter(any),
+)
+def test_split_rewards_sum_to_the_whole(reward: float, lengths: list[int]) -> None:
+    shares = split_reward(reward, lengths)
+
+    assert sum(shares) == pytest.approx(reward)
+    assert all(share == 0 for share, length in zip(shares, lengths, strict=True) if length == 0)
+
+
+def test_splitting_over_nothing_trained_is_refused() -> None:
+    with pytest.raises(CreditError, match="no segment of the rollout has a trained token"):
+        split_reward(1.0, [0, 0])
