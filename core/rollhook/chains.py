@@ -90,9 +90,11 @@ def _kinds(turns: Sequence[TurnNode], role: str) -> dict[TurnId, str]:
         last[conversation[node.id]] = node.id
     kinds: dict[TurnId, str] = {}
     lineage: list[TurnId] = []
+    lineage_end = -1
     for root in first:
-        if turns[root].conversation == turns[0].conversation and all(last[old] < root for old in lineage):
+        if turns[root].conversation == turns[0].conversation and lineage_end < root:
             lineage.append(root)
+            lineage_end = last[root]
         else:
             kinds[root] = "subagent"
     for root in lineage[:-1]:

@@ -29,7 +29,7 @@ class TextEncoder:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ConfigError(
-                f"{type(tokenizer).__name__} is not a fast tokenizer: rollhook needs one with a tokenizer.json"
+                f"{type(tokenizer).__name__} is no fast tokenizer: rollhook needs one with a tokenizer.json"
             )
         self._tokenizer = tokenizer
         self._backend = backend
@@ -88,7 +88,8 @@ class TextEncoder:
         forged = self._controls_among(ids)
         if forged:
             raise RenderError(
-                f"this tokenizer makes the control token {forged!r} out of ordinary text; it cannot be neutralised"
+                f"this tokenizer makes the control token {forged!r} out of ordinary text, "
+                "so messages could forge it"
             )
         return ids
 
@@ -100,7 +101,7 @@ class TextEncoder:
         return None
 
     def _choose_anchor(self) -> str:
-        """A token behind which text is cut as in the middle of a conversation (it stays out of the result)."""
+        """A token behind which text is cut as in the middle of a conversation."""
         probe = "x y"
         for anchor in sorted(self.neutralised):
             ids = self._backend.encode(anchor + probe, add_special_tokens=False).ids

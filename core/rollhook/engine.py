@@ -14,12 +14,19 @@ import uuid
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from io import BytesIO
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self
 
 import aiohttp
 
-from rollhook.errors import EngineError, EngineProtocolError, EngineRejected, EngineUnavailable
+from rollhook.errors import (
+    ConfigError,
+    EngineError,
+    EngineProtocolError,
+    EngineRejected,
+    EngineUnavailable,
+)
 from rollhook.wire import (
     Completion,
     Delta,
@@ -93,10 +100,11 @@ class SGLangClient:
         connections: int = 256,
         request_timeout_s: float = 600.0,
     ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"engine URL {url!r} must begin with http:// or https://")
         self.url = url.rstrip("/")
         self.retries = retries
         self.backoff_s = backoff_s
-        self.connections = connections
         self.request_timeout_s = request_timeout_s
         self._http: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(connections)
@@ -222,7 +230,8 @@ class SGLangClient:
         try:
             async with self._session().post(
                 f"{self.url}/generate",
-                data=b'{"rid":"%s",%s' % (call.request_id.encode(), call.tail),
+                # a stream, because aiohttp warns of bytes over 1 MiB and would send them in one piece
+                data=BytesIO(b'{"rid":"%s",%s' % (call.request_id.encode(), call.tail)),
                 headers={"Content-Type": "application/json", ROUTING_HEADER: call.session},
             ) as response:
                 if response.status != 200:
@@ -363,7 +372,7 @@ class _Call:
             self.scope.reschedule(asyncio.get_running_loop().time())
 
 
-class _Retryable(Exception):  # noqa: N818  a control signal of this module, never seen outside
+class _Retryable(Exception):
     """An attempt failed before any token came; another may succeed."""
 
     def __init__(self, message: str, wait_s: float | None = None) -> None:

@@ -78,23 +78,23 @@ class Choice:
 
 
 def configured(item: Item, config: Mapping[str, Any], *, key: str, from_row: Mapping[str, Any]) -> Choice:
-    """`item` with `config`. from_row: the part an untrusted row set. Raises SpecError, its keys under `key`."""
-    misset = refused(item.spec.config, from_row)
+    """`item` with `config`. from_row: what an untrusted row set of it. Raises SpecError about `key`."""
+    try:
+        misset = refused(item.spec.config, from_row)
+        made = None if misset else fitted_exactly(item.spec.config, config)
+    except MisfitError as error:
+        raise SpecError(
+            [Fault(_under(key, wrong.loc), wrong.message, wrong.hint, item.name) for wrong in error.misfits]
+        ) from error
+    except Exception as error:
+        message = f"checking the configuration of {item.name} raised {type(error).__name__}: {error}"
+        raise SpecError([Fault(key, message, plugin=item.name)]) from error
     if misset:
         loc, reason = misset
         message = f'a row may not set "{show_loc(loc)}" of {item.name} ({reason})'
         hint = "set it in the run configuration under settings: or say trust_rows: true"
         raise SpecError([Fault(_under(key, loc), message, hint, item.name)])
-    try:
-        made = fitted_exactly(item.spec.config, config)
-    except MisfitError as error:
-        faults = [
-            Fault(_under(key, wrong.loc), wrong.message, wrong.hint, item.name) for wrong in error.misfits
-        ]
-        raise SpecError(faults) from error
-    except Exception as error:
-        message = f"checking the configuration of {item.name} raised {type(error).__name__}: {error}"
-        raise SpecError([Fault(key, message, plugin=item.name)]) from error
+    assert made is not None
     return Choice(item.name, item.spec, made)
 
 

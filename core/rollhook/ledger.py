@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
 from rollhook.chains import Chain, plan_chains
 from rollhook.errors import EngineProtocolError
-from rollhook.matching import TurnIdentity, conversation_key, messages_key, turn_identity
 from rollhook.proof import History
 from rollhook.protocols import FinishReason, Message
+from rollhook.recognition import Answers, Normalizer
 from rollhook.render import Renderer
 from rollhook.segments import Segment, make_segment
 from rollhook.turns import TokenTree, TurnId, TurnNode
@@ -26,8 +26,6 @@ __all__ = ["Ledger", "Prompt", "Sampled", "Segment", "TurnId"]
 
 KEPT_META = ("routed_experts", "top_p_token_ids", "top_p_token_offsets")
 """Keys of an engine's meta_info that training may need; the rest is not held."""
-
-Normalizer = Callable[[Message], Message]
 
 
 class Sampled(Protocol):
@@ -103,11 +101,10 @@ class Ledger:
         self.train_abandoned = train_abandoned
         self.kept: Counter[str] = Counter()
         """What stands as sampled although the template writes it otherwise: "history" and "end of turn"."""
-        self._normalizers = tuple(normalizers)
         self._tree = TokenTree()
         self._turns: list[TurnNode] = []
         self._roots: list[TurnId] = []
-        self._answers: dict[tuple[TurnId | None, bytes], list[TurnId]] = {}
+        self._answers = Answers(normalizers)
         self._tools: dict[bytes, Sequence[Mapping[str, Any]]] = {}
 
     @property
@@ -147,12 +144,13 @@ class Ledger:
         Raises RenderError when the chat template cannot express the messages.
         """
         if after is not None:
-            return self._continue(after, messages, self._key(messages))
-        conversation = conversation_key([self._normalized(message) for message in messages], tools)
-        reached, new_at, inputs, edited = self._reach(messages, conversation)
-        if reached is None:
-            return self._open(messages, tools, conversation, inputs)
-        return self._continue(reached, messages[new_at:], inputs, "edited turn" if edited else None)
+            return self._continue(after, messages, self._answers.inputs(messages))
+        conversation = self._answers.conversation(messages, tools)
+        reached = self._answers.reach(messages, conversation)
+        if reached.turn is None:
+            return self._open(messages, tools, conversation, reached.inputs)
+        fork = "edited turn" if reached.edited else None
+        return self._continue(reached.turn, messages[reached.new_at :], reached.inputs, fork)
 
     def continue_turn(self, turn: TurnId, text: str) -> Prompt:
         """The prompt that goes on in the open turn behind `text`, which is masked."""
@@ -175,8 +173,8 @@ class Ledger:
     def commit(self, prompt: Prompt, completion: Sampled, message: Message) -> TurnId:
         """Store a sampled turn. message: the parsed assistant message, whole where raw text continued it.
 
-        The same request committed twice is one turn. Raises EngineProtocolError when ids and log-probabilities
-        do not align.
+        The same request committed twice is one turn. Raises EngineProtocolError when ids and
+        log-probabilities do not align.
         """
         ids, log_probs = completion.token_ids, completion.log_probs
         if len(ids) != len(log_probs):
@@ -201,7 +199,6 @@ class Ledger:
             end=sampled_at + len(ids),
             log_probs_at=log_probs_at,
             stub=_stub(message),
-            identity=turn_identity(self._normalized(message)),
             base=prompt.base,
             inputs=prompt.inputs,
             conversation=prompt.conversation,
@@ -219,7 +216,7 @@ class Ledger:
         )
         self._turns.append(node)
         (self._roots if parent is None else parent.children).append(turn)
-        self._answers.setdefault((prompt.base, prompt.inputs), []).append(turn)
+        self._answers.add(turn, prompt.base, prompt.inputs, message)
         return turn
 
     def segments(self) -> list[Segment]:
@@ -237,8 +234,8 @@ class Ledger:
         conversation: bytes,
         inputs: bytes,
     ) -> Prompt:
-        if earlier := self._answers.get((None, inputs)):
-            return self._asked_again(self._turns[earlier[0]])
+        if (earlier := self._answers.first(None, inputs)) is not None:
+            return self._asked_again(self._turns[earlier])
         self._tools[conversation] = tools
         text = self.renderer.opening_text(messages, tools)
         return self._root_prompt(text, base=None, inputs=inputs, conversation=conversation, said=messages)
@@ -266,8 +263,8 @@ class Ledger:
     def _continue(
         self, turn: TurnId, messages: Sequence[Message], inputs: bytes, fork: str | None = None
     ) -> Prompt:
-        if earlier := self._answers.get((turn, inputs)):
-            return self._asked_again(self._turns[earlier[0]])
+        if (earlier := self._answers.first(turn, inputs)) is not None:
+            return self._asked_again(self._turns[earlier])
         node = self._turns[turn]
         rendered = None
         if node.rendered is not None:
@@ -325,50 +322,6 @@ class Ledger:
             turn = self._turns[turn].base
         messages = [message for run in reversed(runs) for message in run]
         return self.renderer.opening_text(messages, self._tools[node.conversation])
-
-    def _reach(
-        self, messages: Sequence[Message], conversation: bytes
-    ) -> tuple[TurnId | None, int, bytes, bool]:
-        """The deepest sampled turn a history reaches, where its new messages begin, their key, and whether
-        another assistant turn stands where one was sampled."""
-        reached: TurnId | None = None
-        new_at = 0
-        edited = False
-        for at, message in enumerate(messages):
-            if message.get("role") != "assistant":
-                continue
-            answers = self._answers.get(
-                (reached, self._inputs_key(reached, conversation, messages[new_at:at]))
-            )
-            if not answers:
-                continue
-            turn = self._recognised(answers, turn_identity(self._normalized(message)))
-            edited = turn is None
-            if turn is not None:
-                reached, new_at = turn, at + 1
-        return reached, new_at, self._inputs_key(reached, conversation, messages[new_at:]), edited
-
-    def _inputs_key(self, reached: TurnId | None, conversation: bytes, messages: Sequence[Message]) -> bytes:
-        key = self._key(messages)
-        return key if reached is not None else conversation + key
-
-    def _key(self, messages: Sequence[Message]) -> bytes:
-        return messages_key(self._normalized(message) for message in messages)
-
-    def _recognised(self, answers: Sequence[TurnId], echoed: TurnIdentity) -> TurnId | None:
-        """Among the answers to one request the one echoed: by content first, since some models repeat ids."""
-        for turn in reversed(answers):
-            if self._turns[turn].identity.content == echoed.content:
-                return turn
-        for turn in reversed(answers):
-            if self._turns[turn].identity.matches(echoed):
-                return turn
-        return None
-
-    def _normalized(self, message: Message) -> Message:
-        for normalizer in self._normalizers:
-            message = normalizer(message)
-        return message
 
     def _answered(self, prompt: Prompt) -> list[TurnId]:
         """The turns that answer this very prompt."""

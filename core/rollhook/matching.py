@@ -64,15 +64,7 @@ def message_key(message: Message) -> bytes:
     return _key(str(message.get("role")), "\n".join(lines), _other_parts(message), [])
 
 
-def messages_key(messages: Iterable[Message]) -> bytes:
-    """16 bytes for a run of messages."""
-    digest = blake2b(digest_size=16)
-    for message in messages:
-        digest.update(message_key(message))
-    return digest.digest()
-
-
-def conversation_key(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> bytes:
+def conversation_key(messages: Iterable[Message], tools: Sequence[Mapping[str, Any]]) -> bytes:
     """16 bytes for what makes a conversation its own: its tools and its leading system messages."""
     digest = blake2b(_canonical([_stable(tool) for tool in tools]).encode(), digest_size=16)
     for message in messages:

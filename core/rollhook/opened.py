@@ -7,9 +7,11 @@ RolloutError that names the plugin.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from jsonschema.exceptions import SchemaError, best_match
@@ -51,15 +53,13 @@ class OpenTool:
         self.name = tool.name
         self.description = tool.description
         self.parameters: Mapping[str, Any] = dict(tool.parameters)
-        kind = validator_for(self.parameters)
         try:
-            kind.check_schema(self.parameters)
-        except SchemaError as error:
+            self._validator = _validator(json.dumps(self.parameters))
+        except (TypeError, SchemaError) as error:
+            why = error.message if isinstance(error, SchemaError) else error
             raise ToolError(
-                f"{owner}: the parameters of tool {self.name!r} are no JSON schema: {error.message}",
-                plugin=owner,
+                f"{owner}: the parameters of tool {self.name!r} are no JSON schema: {why}", plugin=owner
             ) from error
-        self._validator = kind(self.parameters)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -166,6 +166,15 @@ def _expect(value: object, kind: type[_T], method: str) -> _T:
     if not isinstance(value, kind):
         raise TypeError(f"{method}() returned {type(value).__name__}; it must return {kind.__name__}")
     return value
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    """A validator for a schema as JSON text. Checking one takes a millisecond, so each is checked once."""
+    parameters = json.loads(schema)
+    kind = validator_for(parameters)
+    kind.check_schema(parameters)
+    return kind(parameters)
 
 
 async def close_quietly(environment: OpenEnvironment) -> RolloutError | None:

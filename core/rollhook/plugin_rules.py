@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel, RootModel
 
+from rollhook.fields import fields_of
 from rollhook.hookspecs import (
     Credit,
     Defaults,
@@ -110,7 +111,8 @@ def check_answer(hook: str, answer: object) -> tuple[Any, ...]:
         raise RuleError(f"{hook} returned {_kind(answer)}; the rule is a list of {wanted}{empty}")
     for number, item in enumerate(answer):
         if spec is None:
-            _check_callable(f"{hook} item {number}", item)
+            argument = "event" if hook == "rollhook_events" else "message"
+            _check_callable(f"{hook} item {number}", item, argument)
         elif isinstance(item, spec):
             _check_item(f'{hook} item "{item.name}"', item)
         else:
@@ -134,10 +136,14 @@ def _check_item(what: str, item: ItemSpec[Any]) -> None:
     config: object = item.config
     if not (isinstance(config, type) and issubclass(config, BaseModel)) or issubclass(config, RootModel):
         raise RuleError(f"{what}: config is {_kind(config)}; the rule is a pydantic model class with fields")
-    _check_callable(f"{what}: create", item.create)
-    opener: object = item.open
-    if opener is not None:
-        _check_callable(f"{what}: open", opener, hint="; decorate it with contextlib.asynccontextmanager")
+    if "name" in fields_of(config):
+        raise RuleError(
+            f'{what}: config has a field "name", which in a row is the name of the item; rename it'
+        )
+    _check_callable(f"{what}: create", item.create, "resource", "rollout")
+    if item.open is not None:
+        manager = "; decorate it with contextlib.asynccontextmanager"
+        _check_callable(f"{what}: open", item.open, "config", "run", hint=manager)
     if isinstance(item, EnvironmentSpec) and not isinstance(item.defaults, Defaults):
         raise RuleError(f"{what}: defaults is {_kind(item.defaults)}; the rule is rollhook's Defaults")
     if isinstance(item, TopologySpec) and item.credit not in get_args(Credit):
@@ -146,11 +152,21 @@ def _check_item(what: str, item: ItemSpec[Any]) -> None:
         )
 
 
-def _check_callable(what: str, value: object, *, hint: str = "") -> None:
+def _check_callable(what: str, value: object, *arguments: str, hint: str = "") -> None:
+    called = f"({', '.join(arguments)})"
     if not callable(value):
-        raise RuleError(f"{what} is {_kind(value)}; it must be callable")
-    if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
-        raise RuleError(f"{what} is an async def; it must be called plainly{hint}")
+        raise RuleError(f"{what} is {_kind(value)}; it must be callable as {called}")
+    plain = value if inspect.isroutine(value) or isinstance(value, type) else value.__call__
+    if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
+        raise RuleError(f"{what} is an async def; it must be callable plainly{hint}")
+    try:
+        signature = inspect.signature(value)
+    except ValueError:
+        return  # some callables written in C tell none
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise RuleError(f"{what} takes {signature}; it must be callable as {called}") from error
 
 
 def _kind(value: object) -> str:

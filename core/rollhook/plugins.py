@@ -97,8 +97,8 @@ class Plugins:
         self._sources: dict[str, list[_Source]] = {}
         if entry_points is None:
             entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
-        for entry_point in sorted(entry_points, key=lambda found: found.name):
-            self._note(_packaged(entry_point))
+        for source in sorted(map(_packaged, entry_points), key=lambda source: (source.name, source.owner)):
+            self._note(source)
 
     def add_module(self, module: str) -> str:
         """Add hooks that are not packaged, as `MODULE` or `NAME=MODULE`; returns the plugin's name.

@@ -66,8 +66,8 @@ class DeltaCheck:
                 found = History.REWRITTEN
             elif after[after.find(self._body) + len(self._body) :] != tail:
                 raise RenderError(
-                    "the chat template writes what follows this turn differently in a longer conversation, so it "
-                    "cannot be rendered by itself; pass check=False to render it all the same"
+                    "the chat template writes what follows this turn differently in a longer conversation, "
+                    "so it cannot be rendered by itself; pass check=False to render it all the same"
                 )
         return found
 

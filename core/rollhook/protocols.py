@@ -35,7 +35,8 @@ class Turn:
     text: everything it wrote, without the end-of-turn token; after an observation that continued the
         open turn, only what came since.
     content: the text without reasoning and tool calls. reasoning: None when there was none.
-    matched: the stop string that ended it, which is also the end of `text`; None otherwise.
+    matched: the stop string that ended it, None otherwise; `text` may go a few characters beyond it, to the
+        end of the token that completed it.
     tokens: how many were sampled. message: the whole turn so far, as a chat message.
     call_errors: a sentence for each tool call that could not be read; such a call stays in `content`.
     """

@@ -26,6 +26,8 @@ from rollhook.template import ChatTemplate
 
 Policy = Literal["append", "template"]
 
+THINK_OPENERS = ("<think>", "[THINK]")
+
 STUB_USER = "QzStubUserQz"
 STUB_BODY = "QzStubBodyQz"
 STUB_CALL_ID = "QzStubId0"  # nine letters and digits, as Mistral wants
@@ -78,8 +80,11 @@ class Renderer:
         names = {token_id: token for token, token_id in added.items()}
         given = {names[token_id] for token_id in end_of_turn_ids if token_id in names}
         self.end_of_turn_ids = frozenset({*end_of_turn_ids, *(added[end] for end in self._ends.sampled)})
+        self._think_ids = frozenset(added[opener] for opener in THINK_OPENERS if opener in added)
         self._header_ids = frozenset(added[header] for header in self._ends.headers)
         closers = sorted(self._ends.written | given, key=len, reverse=True)
+        self.end_strings = frozenset(closers)
+        """What the template writes at the end of an assistant's turn."""
         self._closer = re.compile("|".join(map(re.escape, closers)) or "(?!)")
         self._arguments_as_text = self._template_wants_argument_text()
         call = self._call("f", STUB_CALL_ID, "")
@@ -178,8 +183,11 @@ class Renderer:
 
     def starts_in_reasoning(self, prompt: Sequence[int]) -> bool:
         """Whether the prompt's end has opened a `<think>` that the model will close."""
-        tail: str = self.tokenizer.decode(list(prompt[-16:]))
-        return tail.rstrip().endswith(("<think>", "[THINK]"))
+        tail = list(prompt[-16:])
+        if self._think_ids and self._think_ids.isdisjoint(tail):
+            return False
+        text: str = self.tokenizer.decode(tail)
+        return text.rstrip().endswith(THINK_OPENERS)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         return self._template.render(messages, tools=tools or None, now=self.now)

@@ -57,7 +57,7 @@ class Runtime:
         tokenizer: Any = None,
     ) -> None:
         self.config = config
-        self.plugins = plugins if plugins is not None else Plugins(block=config.block)
+        self.plugins = plugins if plugins is not None else _found_plugins(config)
         self.registry = Registry(self.plugins, builtin_plugin(builtin, __version__))
         self.resolver = Resolver(self.registry, config)
         self._given_engine = engine
@@ -176,6 +176,13 @@ class Runtime:
         if self.config.chat_template is None:
             return None
         return Path(self.config.chat_template).read_text(encoding="utf-8")
+
+
+def _found_plugins(config: RunConfig) -> Plugins:
+    plugins = Plugins(block=config.block)
+    for module in config.modules:
+        plugins.add_module(module)
+    return plugins
 
 
 class _Resource:

@@ -143,6 +143,8 @@ class Resolver:
                 self._seen[row] = self._resolve(_Layers(self._parse(value, "rollhook"), self._default))
             except SpecError as error:
                 self._seen[row] = error.faults
+            except RecursionError:
+                self._seen[row] = (Fault("rollhook", "is nested too deeply"),)
         return self._seen[row]
 
     def _parse(self, value: Any, key: str) -> RolloutSpec:

@@ -72,7 +72,7 @@ class ChatTemplate:
 class _Generation(Extension):
     """`{% generation %}` marks sampled text for other trainers; here it only lets its body through."""
 
-    tags = {"generation"}  # noqa: RUF012  jinja2 declares it as an instance attribute
+    tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

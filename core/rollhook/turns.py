@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NewType
 
-from rollhook.matching import TurnIdentity
-
 TurnId = NewType("TurnId", int)
 
 
@@ -39,7 +37,6 @@ class TurnNode:
     end: int
     log_probs_at: int
     stub: dict[str, Any]
-    identity: TurnIdentity
     base: TurnId | None
     inputs: bytes
     conversation: bytes

@@ -161,7 +161,7 @@ def test_a_wrong_section_is_told() -> None:
     [
         (
             {"group_rm": True},
-            "--group-rm scores one Sample for each rollout, and return_shape: list gives several",
+            "--group-rm scores one Sample for each rollout, and return_shape: list",
         ),
         ({"partial_rollout": True}, "--partial-rollout puts single Samples back into its buffer, and"),
         ({"log_passrate": True}, "--log-passrate counts one reward for each rollout, and"),
@@ -171,7 +171,7 @@ def test_a_wrong_section_is_told() -> None:
         ),
         (
             {"dynamic_sampling_filter_path": "slime.rollout.filter_hub.check_reward_nonzero_std"},
-            "--dynamic-sampling-filter-path slime.rollout.filter_hub.check_reward_nonzero_std reads one Sample",
+            "--dynamic-sampling-filter-path slime.rollout.filter_hub.check_reward_nonzero_std reads",
         ),
     ],
 )
@@ -197,7 +197,8 @@ def test_a_temperature_that_the_trainer_does_not_know_is_refused() -> None:
     error = args_error(rollout_temperature=1.0, rollhook={"sampling": {"temperature": 0.5}})
 
     assert error == (
-        "sampling.temperature is 0.5, and the trainer divides logits by --rollout-temperature 1.0; set it only there"
+        "sampling.temperature is 0.5, and the trainer divides logits by --rollout-temperature 1.0; "
+        "set it only there"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,16 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
         samples_of(tmp_path / "d.parquet")
     with pytest.raises(DataError, match=r"no column 'prompt' \(columns: question, answer\)"):
         samples_of(tmp_path / "q.parquet")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(DataError, match=r"needs pyarrow; try: pip install 'rollhook\[parquet\]'"):
+        samples_of(tmp_path / "d.parquet")
 
 
 def test_the_digest_is_of_the_content(tmp_path: Path) -> None:

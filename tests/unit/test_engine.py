@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from rollhook.engine import Completion, Delta, SGLangClient
-from rollhook.errors import EngineProtocolError, EngineRejected, EngineUnavailable
+from rollhook.errors import ConfigError, EngineProtocolError, EngineRejected, EngineUnavailable
 from rollhook.testing import Fault, Reply, ScriptedEngine, scripted_log_prob
 
 PROMPT = [1, 9690, 198, 2683]
@@ -36,7 +36,7 @@ async def ask(
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  the engine's counters are read as a user reads them
+        while not condition():
             await asyncio.sleep(0.005)
 
 
@@ -118,7 +118,7 @@ async def test_a_stream_gives_the_same_turn_as_a_plain_request(
     assert engine.requests[1].body["stream"] is True
 
 
-async def test_a_stream_larger_than_a_read_buffer_is_read(smollm2_tokenizer: Any) -> None:
+async def test_a_prompt_and_a_stream_larger_than_any_buffer_pass(smollm2_tokenizer: Any) -> None:
     token_ids = [500 + position for position in range(9000)]
     reply = Reply(token_ids=token_ids, finish="length")
     sampling = {"max_new_tokens": 10_000}
@@ -127,11 +127,11 @@ async def test_a_stream_larger_than_a_read_buffer_is_read(smollm2_tokenizer: Any
         client_of(engine.url) as client,
     ):
         completion = await client.generate(
-            list(range(1000)) * 100, sampling, session="s", on_delta=lambda delta: None
+            [40_000] * 200_000, sampling, session="s", on_delta=lambda delta: None
         )
 
     assert completion.token_ids == token_ids
-    assert completion.prompt_tokens == 100_000
+    assert completion.prompt_tokens == 200_000
 
 
 @pytest.mark.parametrize(
@@ -560,6 +560,11 @@ async def test_connections_bound_the_requests_in_flight(smollm2_tokenizer: Any) 
 
     assert len(engine.requests) == 12
     assert engine.peak_in_flight == 3
+
+
+def test_a_url_without_its_scheme_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="engine URL 'localhost:30000' must begin with http://"):
+        SGLangClient("localhost:30000")
 
 
 async def test_a_client_that_is_not_open_says_so() -> None:

@@ -156,10 +156,26 @@ async def test_a_prompt_that_leaves_no_room_fails_and_says_so(smollm2_tokenizer:
         ({"topology": "w/broken"}, ["4"], ("topology", "w/broken", "ValueError")),
         ({"environment": "w"}, ["boom"], ("environment", "w/counter", "RuntimeError")),
         ({"verifier": "nobody"}, [], ("resolve", None, "RowError")),
-        ({}, [Reply("4", fault=Fault.missing_logprobs(None))], ("engine", None, "EngineProtocolError")),
-        ({}, [Reply("4", fault=Fault.nan_logprob(None))], ("engine", None, "EngineProtocolError")),
-        ({}, [Reply("4", fault=Fault.status(500, None))], ("engine", None, "EngineUnavailable")),
-        ({}, [Reply("4", fault=Fault.status(400, None))], ("engine", None, "EngineRejected")),
+        (
+            {"topology": "single"},
+            [Reply("4", fault=Fault.missing_logprobs(None))],
+            ("engine", None, "EngineProtocolError"),
+        ),
+        (
+            {"topology": "single"},
+            [Reply("4", fault=Fault.nan_logprob(None))],
+            ("engine", None, "EngineProtocolError"),
+        ),
+        (
+            {"topology": "single"},
+            [Reply("4", fault=Fault.status(500, None))],
+            ("engine", None, "EngineUnavailable"),
+        ),
+        (
+            {"topology": "single"},
+            [Reply("4", fault=Fault.status(400, None))],
+            ("engine", None, "EngineRejected"),
+        ),
     ],
 )
 async def test_a_fault_of_one_row_is_a_failed_sample_with_its_cause(

@@ -273,8 +273,11 @@ def test_options_of_hookimpl_are_refused(option: str) -> None:
         ([ToolSpec(name="a/b", create=nothing)], 'item "a/b": a name must match'),
         ([ToolSpec(name="", create=nothing)], 'item "": a name must match'),
         ([Untyped(name=7, create=nothing)], 'item "7": a name must match'),
-        ([Untyped(name="dice", create=None)], "create is None; it must be callable"),
-        ([Untyped(name="dice", create=nothing, open=3)], "open is a int; it must be callable"),
+        ([Untyped(name="dice", create=None)], "create is None; it must be callable as (resource, rollout)"),
+        (
+            [Untyped(name="dice", create=nothing, open=3)],
+            "open is a int; it must be callable as (config, run)",
+        ),
         (
             [Untyped(name="dice", create=nothing, config=dict)],
             "config is the class dict; the rule is a pydantic",
@@ -295,7 +298,7 @@ def test_an_async_create_is_refused() -> None:
 
     told = error_of(rollhook_tools=returns([Untyped(name="dice", create=create)]))
 
-    assert 'rollhook_tools item "dice": create is an async def; it must be called plainly' in told
+    assert 'rollhook_tools item "dice": create is an async def; it must be callable plainly' in told
 
 
 def test_an_open_that_is_no_context_manager_is_told_what_is_missing() -> None:
@@ -305,7 +308,7 @@ def test_an_open_that_is_no_context_manager_is_told_what_is_missing() -> None:
     bare = Untyped(name="dice", create=nothing, open=opener)
     right = Untyped(name="dice", create=nothing, open=asynccontextmanager(opener))
 
-    assert "open is an async def; it must be called plainly; decorate it with contextlib" in error_of(
+    assert "open is an async def; it must be callable plainly; decorate it with contextlib" in error_of(
         rollhook_tools=returns([bare])
     )
     assert plugins_with("dice", rollhook_tools=returns([right])).load("dice").tools["dice"] is right
@@ -329,9 +332,40 @@ def test_an_async_event_sink_is_refused() -> None:
     async def sink(event: object) -> None: ...
 
     assert "rollhook_events item 0 is an async def" in error_of(rollhook_events=returns([sink]))
-    assert "rollhook_normalizers item 0 is a int; it must be callable" in error_of(
+    assert "rollhook_normalizers item 0 is a int; it must be callable as (message)" in error_of(
         rollhook_normalizers=returns([1])
     )
+
+
+def test_callables_that_cannot_take_their_arguments_are_told_before_any_rollout() -> None:
+    def too_few(config: Any) -> Any: ...
+
+    class AsyncSink:
+        async def __call__(self, event: object) -> None: ...
+
+    create = returns([Untyped(name="dice", create=too_few)])
+    opener = returns([Untyped(name="dice", create=nothing, open=lambda: None)])
+
+    assert (
+        "item \"dice\": create takes (config: 'Any') -> 'Any'; it must be callable as (resource, rollout)"
+        in (error_of(rollhook_tools=create))
+    )
+    assert 'item "dice": open takes (); it must be callable as (config, run)' in error_of(
+        rollhook_tools=opener
+    )
+    assert "rollhook_events item 0 takes (); it must be callable as (event)" in error_of(
+        rollhook_events=returns([lambda: None])
+    )
+    assert "rollhook_events item 0 is an async def" in error_of(rollhook_events=returns([AsyncSink()]))
+
+
+def test_a_config_field_called_name_is_refused_as_rows_cannot_set_it() -> None:
+    class Config(BaseModel):
+        name: str = ""
+
+    told = error_of(rollhook_tools=returns([ToolSpec(name="dice", create=nothing, config=Config)]))
+
+    assert 'config has a field "name", which in a row is the name of the item; rename it' in told
 
 
 def test_a_namespace_without_hooks_is_told() -> None:

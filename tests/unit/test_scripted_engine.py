@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from textwrap import dedent
 from typing import Any
 
 import aiohttp
@@ -216,7 +217,7 @@ async def test_an_abort_during_a_delay_returns_the_part(smollm2_tokenizer: Any) 
     reply = Reply("one two three four five six", delay_s=600.0)
     async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine, asyncio.TaskGroup() as group:
         asking = group.create_task(ask(engine))
-        while not engine.in_flight:  # noqa: ASYNC110  the engine's counters are read as a user reads them
+        while not engine.in_flight:
             await asyncio.sleep(0.005)
         await post(engine, "/abort_request", {"rid": engine.requests[0].rid})
 
@@ -229,7 +230,7 @@ async def test_abort_all_ends_every_request(smollm2_tokenizer: Any) -> None:
     script = {"": Reply("never", fault=Fault.hang())}
     async with ScriptedEngine(smollm2_tokenizer, script) as engine, asyncio.TaskGroup() as group:
         asking = [group.create_task(ask(engine, session=session)) for session in "ab"]
-        while engine.in_flight < 2:  # noqa: ASYNC110  the engine's counters are read as a user reads them
+        while engine.in_flight < 2:
             await asyncio.sleep(0.005)
         await post(engine, "/abort_request", {"rid": "", "abort_all": True})
 
@@ -242,7 +243,7 @@ async def test_a_rid_that_is_alive_is_refused(smollm2_tokenizer: Any) -> None:
     script = {"": Reply("never", fault=Fault.hang())}
     async with ScriptedEngine(smollm2_tokenizer, script) as engine, asyncio.TaskGroup() as group:
         group.create_task(post(engine, "/generate", body))
-        while not engine.in_flight:  # noqa: ASYNC110  the engine's counters are read as a user reads them
+        while not engine.in_flight:
             await asyncio.sleep(0.005)
         status, answer = await post(engine, "/generate", body)
         await post(engine, "/abort_request", {"rid": "twin"})
@@ -281,7 +282,7 @@ async def test_leaving_the_context_ends_hanging_requests(smollm2_tokenizer: Any)
     reply = Reply("never", fault=Fault.hang())
     async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine:
         asking = asyncio.create_task(ask(engine))
-        while not engine.in_flight:  # noqa: ASYNC110  the engine's counters are read as a user reads them
+        while not engine.in_flight:
             await asyncio.sleep(0.005)
 
     assert (await asking).finish_reason == "abort"
@@ -304,3 +305,12 @@ def test_the_plugin_is_light_to_import() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+async def test_the_example_in_the_docstring_runs(qwen3_tokenizer: Any) -> None:
+    _, example = (ScriptedEngine.__doc__ or "").split("A complete test of a plugin's turn:\n")
+    block, _ = example.split("\n    url: where it listens")
+    names: dict[str, Any] = {}
+    exec(dedent(block), names)
+
+    await names["test_the_model_answers"](qwen3_tokenizer)

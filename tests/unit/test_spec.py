@@ -556,6 +556,16 @@ def test_any_json_resolves_or_is_a_row_error(value: Any) -> None:
 _SHARED = resolver()
 
 
+@pytest.mark.parametrize("depth", [100, 400, 2000, 100_000])
+def test_a_deeply_nested_row_is_a_row_error(depth: int) -> None:
+    nested: Any = 1
+    for _ in range(depth):
+        nested = {"name": "search-r1", "topk": nested}
+
+    with pytest.raises(SpecError):
+        resolve({"environment": nested})
+
+
 def test_a_spec_in_its_long_form_is_read_as_said() -> None:
     spec = RolloutSpec.of({"tools": "calculator", "environment": {"name": "x", "config": {"a": 1}}})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,10 @@ def test_a_tokenizer_round_trips_text_and_has_a_chat_template(
     assert tokenizer.eos_token == "<|im_end|>"
     rendered = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
     assert "<|im_start|>user\nhi<|im_end|>" in rendered
+
+
+def test_prefetching_as_a_command_is_quiet_about_itself() -> None:
+    command = [sys.executable, "-W", "error", "-m", "rollhook.testing.tokenizers", "smollm2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("smollm2: ")

@@ -19,7 +19,7 @@ from rollhook.data import DataKeys
 from rollhook.runtime import Runtime
 
 
-@click.command("check")
+@click.command("check", short_help="Check every row of a data file, before any token.")
 @data_argument
 @config_option
 @plugin_options

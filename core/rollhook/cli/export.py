@@ -9,7 +9,7 @@ import click
 from rollhook.export import export_run
 
 
-@click.command("export")
+@click.command("export", short_help="Write a run's samples to one training file.")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 def command(directory: Path, out: Path) -> None:

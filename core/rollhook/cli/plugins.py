@@ -6,19 +6,17 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rollhook import builtin
 from rollhook.cli.options import load_config, make_plugins, plugin_options
+from rollhook.cli.terminal import make_console
 from rollhook.plugins import ITEM_LISTS, builtin_plugin
 from rollhook.version import __version__
 
-_PLAIN_WIDTH = 200
 
-
-@click.command("plugins")
+@click.command("plugins", short_help="List the installed plugins.")
 @plugin_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 @click.pass_context
@@ -49,8 +47,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             Text(row["status"], style="green" if ok else "red"),
             Text(_provides(row) if ok else row["error"]),
         )
-    console = Console(highlight=False)
-    Console(highlight=False, width=None if console.is_terminal else _PLAIN_WIDTH).print(table)
+    make_console().print(table)
 
 
 def _provides(row: dict[str, Any]) -> str:

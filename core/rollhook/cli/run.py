@@ -58,7 +58,7 @@ class Job:
     evaluation: bool
 
 
-@click.command("run")
+@click.command("run", short_help="Run every row of a data file and record what comes of it.")
 @data_argument
 @click.option("--engine", metavar="URL|embedded", help="The inference engine: SGLang's URL, or `embedded`.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's directory.")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rollhook.embedded import EmbeddedEngine
 
 
-@click.command("serve")
+@click.command("serve", short_help="Serve the embedded engine.")
 @click.option("--model", help="A model directory or hub name; by default the small one that is built in.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(

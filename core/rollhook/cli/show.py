@@ -12,16 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from rollhook.cli.figures import cause, figures, number, result_of, trained_tokens
+from rollhook.cli.terminal import make_console
 from rollhook.errors import ConfigError
 from rollhook.sample import Sample
 from rollhook.store import StoredRollout, read_record, read_rollout, read_rollouts
 
 _PALETTE = ("green", "magenta", "cyan", "yellow", "blue", "red")
-_PLAIN_WIDTH = 200
 Decode = Callable[[Sequence[int]], str]
 
 
-@click.command("show")
+@click.command("show", short_help="Show a run as a table, or one rollout token by token.")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("index", required=False, type=int)
 @click.option("--color/--no-color", default=None, help="Colour or none; by default as the terminal allows.")
@@ -31,7 +31,7 @@ def command(directory: Path, index: int | None, color: bool | None, tokenizer: s
 
     In a rollout, siblings are lettered A, B, ...; `+` marks what is trained and `-` what is masked.
     """
-    console = _console(color)
+    console = make_console(color)
     if index is None:
         _print_table(console, directory)
         return
@@ -45,17 +45,6 @@ def command(directory: Path, index: int | None, color: bool | None, tokenizer: s
         console.print(
             Text(f"(without its tokenizer a rollout shows only response text: {reason})"), soft_wrap=True
         )
-
-
-def _console(color: bool | None) -> Console:
-    """rich's own judgement (a terminal, NO_COLOR, TERM) unless the user said."""
-    plain = Console(highlight=False)
-    if color is None:
-        color = plain.color_system is not None and not plain.no_color
-    width = None if plain.is_terminal else _PLAIN_WIDTH
-    if not color:
-        return Console(highlight=False, color_system=None, width=width)
-    return Console(highlight=False, force_terminal=True, color_system="standard", no_color=False, width=width)
 
 
 def _print_table(console: Console, directory: Path) -> None:

@@ -38,7 +38,7 @@ class Snapshot:
 
 
 @dataclass(eq=False)
-class Sequence:
+class Generation:
     """One live request: its ids so far, and how many of them its cache holds."""
 
     request: GenerateRequest
@@ -81,8 +81,8 @@ class Batcher:
         self._max_tokens = max_tokens
         self._chunk_tokens = chunk_tokens
         self._stop_ids = model.eos_token_ids | {tokenizer.eos_token_id}
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
+        self._waiting: deque[Generation] = deque()
+        self._running: list[Generation] = []
         self._kept: list[SequenceCache] = []  # the least recently used first
 
     @property
@@ -90,7 +90,13 @@ class Batcher:
         """Whether there is nothing to do."""
         return not self._waiting and not self._running
 
-    def add(self, request: GenerateRequest, rid: str) -> Sequence:
+    @property
+    def held_tokens(self) -> int:
+        """Token slots that running and kept caches take at this moment."""
+        caches = [*self._kept, *(each.cache for each in self._running if each.cache)]
+        return sum(cache.capacity for cache in caches)
+
+    def add(self, request: GenerateRequest, rid: str) -> Generation:
         """Queue a request. Raises InvalidRequest, with the numbers, if it can never fit."""
         limit = min(self._model.context_len, self._max_tokens)
         prompt, asked = len(request.input_ids), request.sampling_params.max_new_tokens
@@ -106,21 +112,21 @@ class Batcher:
             raise InvalidRequest(
                 f"input_ids: {foreign[0]} is no token id of this model (0 to {vocabulary - 1})"
             )
-        sequence = Sequence(
+        generation = Generation(
             request=request,
             rid=rid,
             max_length=length,
             sampler=Sampler.of(request.sampling_params),
             ids=list(request.input_ids),
         )
-        self._waiting.append(sequence)
-        return sequence
+        self._waiting.append(generation)
+        return generation
 
-    def abort(self, rid: str | None) -> list[Sequence]:
+    def abort(self, rid: str | None) -> list[Generation]:
         """End one request (None: all of them) where it stands. Returns those ended."""
         ended = [each for each in self._live() if rid is None or each.rid == rid]
-        for sequence in ended:
-            sequence.finish = {
+        for generation in ended:
+            generation.finish = {
                 "type": "abort",
                 "message": "Aborted",
                 "status_code": None,
@@ -129,7 +135,7 @@ class Batcher:
         self._retire()
         return ended
 
-    def drop_all(self) -> list[Sequence]:
+    def drop_all(self) -> list[Generation]:
         """Forget every request and every cache, after a step failed. Returns the requests forgotten."""
         dropped = list(self._live())
         self._waiting.clear()
@@ -143,44 +149,46 @@ class Batcher:
             self._kept.clear()
         return self.idle
 
-    def step(self) -> list[Sequence]:
+    def step(self) -> list[Generation]:
         """Run one forward pass. Returns the requests that got a token, finished ones among them."""
         self._admit()
         plan = self._plan()
         if not plan:
             return []
         batch = []
-        for sequence, stop in plan:
-            assert sequence.cache is not None
-            batch.append((sequence.cache, sequence.ids[sequence.computed : stop]))
+        for generation, stop in plan:
+            assert generation.cache is not None
+            batch.append((generation.cache, generation.ids[generation.computed : stop]))
         logits = self._model.forward(batch)
-        ready = [row for row, (sequence, stop) in enumerate(plan) if stop == len(sequence.ids)]
+        ready = [row for row, (generation, stop) in enumerate(plan) if stop == len(generation.ids)]
         if not ready:
             return []
         moved = [plan[row][0] for row in ready]
-        for sequence, (token, logprob) in zip(
+        for generation, (token, logprob) in zip(
             moved, sample(logits[ready], [each.sampler for each in moved]), strict=True
         ):
-            sequence.ids.append(token)
-            sequence.logprobs.append(logprob)
-            sequence.finish = self._finish_reason(sequence)
+            generation.ids.append(token)
+            generation.logprobs.append(logprob)
+            generation.finish = self._finish_reason(generation)
         self._retire()
         return moved
 
-    def snapshot(self, sequence: Sequence) -> Snapshot:
+    def snapshot(self, generation: Generation) -> Snapshot:
         """The request as it stands; safe to hand to another thread."""
-        output_ids = sequence.output_ids
+        output_ids = generation.output_ids
         return Snapshot(
-            text=visible_text(self._tokenizer, output_ids, sequence.request.sampling_params, sequence.finish),
+            text=visible_text(
+                self._tokenizer, output_ids, generation.request.sampling_params, generation.finish
+            ),
             output_ids=output_ids,
-            logprobs=list(sequence.logprobs),
-            prompt_tokens=sequence.prompt_tokens,
-            cached_tokens=sequence.cached_tokens,
-            finish=sequence.finish,
-            elapsed_s=time.monotonic() - sequence.started,
+            logprobs=list(generation.logprobs),
+            prompt_tokens=generation.prompt_tokens,
+            cached_tokens=generation.cached_tokens,
+            finish=generation.finish,
+            elapsed_s=time.monotonic() - generation.started,
         )
 
-    def _live(self) -> Iterator[Sequence]:
+    def _live(self) -> Iterator[Generation]:
         yield from self._running
         yield from self._waiting
 
@@ -193,24 +201,24 @@ class Batcher:
                 return
             self._running.append(self._waiting.popleft())
 
-    def _plan(self) -> list[tuple[Sequence, int]]:
+    def _plan(self) -> list[tuple[Generation, int]]:
         """The step's work: which requests, and up to which of their ids."""
-        plan: list[tuple[Sequence, int]] = []
+        plan: list[tuple[Generation, int]] = []
         budget = self._chunk_tokens
-        for sequence in self._running:
-            if sequence.cache is None and (budget == 0 or not self._open_cache(sequence)):
+        for generation in self._running:
+            if generation.cache is None and (budget == 0 or not self._open_cache(generation)):
                 continue
-            rest = len(sequence.ids) - sequence.computed
+            rest = len(generation.ids) - generation.computed
             if rest > 1:
                 rest = min(rest, budget)
                 budget -= rest
             if rest:
-                plan.append((sequence, sequence.computed + rest))
+                plan.append((generation, generation.computed + rest))
         return plan
 
-    def _open_cache(self, sequence: Sequence) -> bool:
+    def _open_cache(self, generation: Generation) -> bool:
         """Give a request its cache, with the longest prefix on offer; False if a longer one is coming."""
-        prompt = sequence.request.input_ids
+        prompt = generation.request.input_ids
         usable = len(prompt) - 1  # the last token is always computed: its logits are the first answer's
         donors = [each.cache for each in self._running if each.cache] + self._kept
         shared, donor = max(
@@ -229,15 +237,15 @@ class Batcher:
         if coming - shared >= _WORTH_WAITING_TOKENS:
             return False
         if donor is None or shared == 0:
-            sequence.cache = SequenceCache(self._model.layout)
+            generation.cache = SequenceCache(self._model.layout)
         elif donor in self._kept and shared == len(donor.tokens):
-            # the sequence goes on from the donor's end and offers all that the donor did: take it over
+            # the generation goes on from the donor's end and offers all that the donor did: take it over
             self._kept.remove(donor)
-            sequence.cache = donor
+            generation.cache = donor
         else:
-            sequence.cache = donor.copy_prefix(shared)
+            generation.cache = donor.copy_prefix(shared)
             self._touch(donor)
-        sequence.cached_tokens = shared
+        generation.cached_tokens = shared
         self._evict()
         return True
 
@@ -254,21 +262,21 @@ class Batcher:
 
     def _retire(self) -> None:
         """Take the finished requests out, and keep their caches for whoever goes on from them."""
-        for sequence in self._running:
-            if sequence.finish is not None and sequence.cache is not None:
-                self._kept.append(sequence.cache)
+        for generation in self._running:
+            if generation.finish is not None and generation.cache is not None:
+                self._kept.append(generation.cache)
         self._running = [each for each in self._running if each.finish is None]
         self._waiting = deque(each for each in self._waiting if each.finish is None)
         self._evict()
 
-    def _finish_reason(self, sequence: Sequence) -> dict[str, Any] | None:
-        params, output_ids = sequence.request.sampling_params, sequence.output_ids
+    def _finish_reason(self, generation: Generation) -> dict[str, Any] | None:
+        params, output_ids = generation.request.sampling_params, generation.output_ids
         stop = matched_stop(self._tokenizer, output_ids, params.stop_strings)
         if stop is not None:
             return {"type": "stop", "matched": stop}
         token = output_ids[-1]
         if not params.ignore_eos and (token in self._stop_ids or token in params.stop_token_ids):
             return {"type": "stop", "matched": token}
-        if len(sequence.ids) >= sequence.max_length:
+        if len(generation.ids) >= generation.max_length:
             return {"type": "length", "length": len(output_ids)}
         return None

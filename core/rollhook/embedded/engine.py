@@ -51,8 +51,14 @@ class EmbeddedEngine:
         self._max_cached_tokens = max_cached_tokens
         self._threads = threads
         self._stack = AsyncExitStack()
+        self._server: EngineServer | None = None
         self.url = ""
         self.model_path = Path()
+
+    @property
+    def live(self) -> int:
+        """Requests that run or wait at this moment."""
+        return self._server.live if self._server else 0
 
     async def __aenter__(self) -> Self:
         self.model_path = await asyncio.to_thread(resolve_model, self._model)
@@ -68,7 +74,7 @@ class EmbeddedEngine:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.stop)
             context_len = await worker.start()
-            server = EngineServer(worker, self.model_path, context_len)
+            self._server = server = EngineServer(worker, self.model_path, context_len)
             try:
                 port = await stack.enter_async_context(serving(server.app(), self._host, self._port))
             except OSError as error:

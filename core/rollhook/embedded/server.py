@@ -6,7 +6,6 @@ its request; a rid names at most one live request.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import uuid
@@ -34,6 +33,11 @@ class EngineServer:
         self._model_path = model_path
         self._context_len = context_len
         self._live: set[str] = set()
+
+    @property
+    def live(self) -> int:
+        """Requests that run or wait."""
+        return len(self._live)
 
     def app(self) -> web.Application:
         """The application. Its runner must cancel handlers when a client disconnects."""
@@ -189,4 +193,4 @@ async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[i
         await site.start()
         yield int(runner.addresses[0][1])
     finally:
-        await asyncio.shield(runner.cleanup())
+        await runner.cleanup()

@@ -23,7 +23,7 @@ from rollhook.embedded.params import GenerateRequest, InvalidRequest
 from rollhook.errors import ConfigError, EngineError, EngineUnavailable
 
 if TYPE_CHECKING:
-    from rollhook.embedded.batcher import Batcher, Sequence, Snapshot
+    from rollhook.embedded.batcher import Batcher, Generation, Snapshot
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -87,15 +87,16 @@ class Worker:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._commands: queue.SimpleQueue[Callable[[Batcher], None]] = queue.SimpleQueue()
-        self._streams: dict[Sequence, Stream] = {}  # the worker thread's own
-        self._stopping = False
+        self._streams: dict[Generation, Stream] = {}  # the worker thread's own
+        self._closing = False  # the event loop's: no command is put after the one that stops the thread
+        self._stopping = False  # the worker thread's
         self._loaded: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, name="rollhook-engine", daemon=True)
 
     @property
     def alive(self) -> bool:
         """Whether requests can be served."""
-        return self._thread.is_alive() and not self._stopping
+        return self._thread.is_alive() and not self._closing
 
     async def start(self) -> int:
         """Load the model; its context length in tokens. Raises ConfigError if it cannot be served."""
@@ -122,7 +123,8 @@ class Worker:
 
     async def stop(self) -> None:
         """End every request as aborted, and the thread. Raises EngineUnavailable if it does not end."""
-        if self._thread.ident is None:
+        self._closing = True
+        if not self._thread.is_alive():
             return
 
         def stop(batcher: Batcher) -> None:
@@ -154,6 +156,8 @@ class Worker:
         return await asyncio.wrap_future(answer)
 
     def _run(self) -> None:
+        if not self._loaded.set_running_or_notify_cancel():
+            return
         try:
             batcher, context_len = _load(self._options)
         except Exception as error:  # noqa: BLE001  whatever stops loading belongs to whoever awaits start()
@@ -178,15 +182,15 @@ class Worker:
             self._publish(batcher, batcher.step())
         except Exception as error:  # noqa: BLE001  a step that fails ends its requests, not the engine
             _log.exception("a step of the embedded engine failed")
-            for sequence in batcher.drop_all():
-                self._streams.pop(sequence).publish(EngineError(f"the engine failed: {error}"))
+            for generation in batcher.drop_all():
+                self._streams.pop(generation).publish(EngineError(f"the engine failed: {error}"))
 
-    def _publish(self, batcher: Batcher, sequences: list[Sequence]) -> None:
-        for sequence in sequences:
-            if sequence.finish is not None:
-                self._streams.pop(sequence).publish(batcher.snapshot(sequence))
-            elif sequence.request.stream:
-                self._streams[sequence].publish(batcher.snapshot(sequence))
+    def _publish(self, batcher: Batcher, generations: list[Generation]) -> None:
+        for generation in generations:
+            if generation.finish is not None:
+                self._streams.pop(generation).publish(batcher.snapshot(generation))
+            elif generation.request.stream:
+                self._streams[generation].publish(batcher.snapshot(generation))
 
 
 def _load(options: EngineOptions) -> tuple[Batcher, int]:

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+try:
+    from pytest_asyncio import fixture as async_fixture  # works in its strict mode too
+except ImportError:  # a test suite without asynchronous tests never asks for one
+    async_fixture = pytest.fixture  # type: ignore[assignment]  # used alike; only its overloads differ
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -31,7 +36,7 @@ def qwen3_tokenizer() -> PreTrainedTokenizerFast:
     return _load_or_skip("qwen3")
 
 
-@pytest.fixture
+@async_fixture
 async def scripted_engine() -> AsyncIterator[ScriptedEngineFactory]:
     """A factory of running scripted engines, closed at the test's end.
 

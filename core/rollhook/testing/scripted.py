@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ class ScriptedEngine:
         self.url = ""
         self._reply_for = read_script(script)
         self._turns: Counter[str] = Counter()
-        self._spoiled: defaultdict[tuple[str, tuple[int, ...]], deque[_Spoiled]] = defaultdict(deque)
+        self._spoiled: dict[tuple[str, tuple[int, ...]], deque[_Spoiled]] = {}
         self._live: dict[str, asyncio.Event] = {}
         self._runner: web.AppRunner | None = None
 
@@ -162,8 +162,8 @@ class ScriptedEngine:
         """Record a request and find its reply: a retry of a spoiled attempt gets the reply it missed."""
         request = ScriptedRequest(body, headers, 0, self.tokenizer)
         self.requests.append(request)
-        waiting = self._spoiled[request.session, tuple(request.input_ids)]
-        if waiting:
+        key = request.session, tuple(request.input_ids)
+        if waiting := self._spoiled.get(key):
             missed = waiting.popleft()
             request.turn = missed.turn
         else:
@@ -174,7 +174,7 @@ class ScriptedEngine:
         if fault is None or (fault.times is not None and missed.times >= fault.times):
             return request, missed.reply, None
         missed.times += 1
-        waiting.append(missed)
+        self._spoiled.setdefault(key, deque()).append(missed)
         return request, missed.reply, fault
 
     async def _sampling(self, turn: _Turn) -> AsyncIterator[int]:

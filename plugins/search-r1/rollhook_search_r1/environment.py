@@ -1,7 +1,7 @@
 """The environment `search-r1`: the model thinks, searches and answers in one open turn.
 
 Invariant: what the environment writes continues the turn and is masked; the model's own tokens are never
-touched. After `max_turns` searches or invalid actions the model speaks once more, and then the episode is over.
+touched. After `max_turns` searches or invalid actions the model speaks once more; then the episode is over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The embedded index: BM25 over a corpus, built once and kept on disk by the corpus' content.
 
-Invariant: an index directory is complete or absent: it is built beside its place and moved there by one rename,
-so any number of runs may build at once, and one that is killed leaves nothing that another would read.
+Invariant: an index directory is complete or absent: it is built beside its place and moved there by one
+rename, so any number of runs may build at once, and one that is killed leaves nothing that others read.
 Everything here blocks; the retriever calls it in threads.
 """
 
@@ -53,8 +53,8 @@ class EmbeddedIndex:
 def open_index(corpus: Path, cache: Path | None) -> EmbeddedIndex:
     """The index of `corpus`, built if the cache has none for this content.
 
-    cache: None means `$ROLLHOOK_CACHE`, else `~/.cache/rollhook`. Raises ValueError naming file and line for a
-    corpus that cannot be read, RuntimeError without tantivy.
+    cache: None means `$ROLLHOOK_CACHE`, else `~/.cache/rollhook`.
+    Raises ValueError, naming file and line, for a corpus that cannot be read; RuntimeError without tantivy.
     """
     try:
         import tantivy
@@ -114,10 +114,12 @@ def _build(tantivy: Any, corpus: Path, place: Path) -> None:
     schema.add_text_field("contents", stored=True, tokenizer_name="en_stem", index_option="freq")
     index = tantivy.Index(schema.build(), path=str(place))
     writer = index.writer(WRITER_HEAP_BYTES, 1)  # one thread: equal scores come in the corpus' order
-    for passage in read_corpus(corpus):
-        writer.add_document(tantivy.Document(contents=f"{passage.title}\n{passage.text}"))
-    writer.commit()
-    writer.wait_merging_threads()
+    try:
+        for passage in read_corpus(corpus):
+            writer.add_document(tantivy.Document(contents=f"{passage.title}\n{passage.text}"))
+        writer.commit()
+    finally:
+        writer.wait_merging_threads()  # else they still write while the directory is moved or removed
 
 
 def _content_key(corpus: Path, tantivy_version: str) -> str:

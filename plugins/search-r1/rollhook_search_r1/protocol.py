@@ -16,8 +16,8 @@ STOP_STRINGS = ("</search>", "</answer>")
 INSTRUCTION = """\
 Answer the question at the end. Work in steps, and mark each step by its tags:
 - First reason between <think> and </think>, and do so again whenever you learn something new.
-- When a fact is missing, write a query between <search> and </search>. The best passages found for it are then \
-shown to you between <information> and </information>. You may search several times.
+- When a fact is missing, write a query between <search> and </search>. The best passages found for it are \
+then shown to you between <information> and </information>. You may search several times.
 - As soon as you know enough, write the answer alone between <answer> and </answer>, without an explanation, \
 for example <answer> Beijing </answer>.
 
@@ -44,7 +44,7 @@ class Passage:
     def of(cls, contents: str) -> Passage:
         """Read the form `Title\\ntext`, in which corpora and services hold passages."""
         title, _, text = contents.strip().partition("\n")
-        return cls(title.strip().strip('"'), text.strip())
+        return cls(title.strip(), text.strip())
 
 
 @dataclass(frozen=True, slots=True)

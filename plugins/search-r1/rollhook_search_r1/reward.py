@@ -40,8 +40,8 @@ class ExactMatchReward:
 def level(*, answered: bool, right: bool, well_formed: bool, retrieved: bool) -> float:
     """The reward for answer and form (the format and retrieval rewards of arXiv 2505.15117).
 
-    1.0 right and well formed; 0.8 right only; 0.3 well formed, wrong, a passage held the answer; 0.2 well formed
-    and wrong; 0.1 a wrong answer, ill formed; 0.0 no answer.
+    1.0 right and well formed; 0.8 right, ill formed; 0.3 wrong, well formed, and a passage held the answer;
+    0.2 wrong, well formed; 0.1 wrong, ill formed; 0.0 no answer.
     """
     if right:
         return 1.0 if well_formed else 0.8
@@ -51,7 +51,7 @@ def level(*, answered: bool, right: bool, well_formed: bool, retrieved: bool) ->
 
 
 def targets(label: Any) -> list[str]:
-    """The accepted answers of a label: a value, a list, or {"target": ...}, also inside {"ground_truth": ...}."""
+    """The accepted answers: a value, a list, or {"target": ...} of them, or that in {"ground_truth": ...}"""
     while isinstance(label, Mapping):
         inner = next((label[key] for key in ("ground_truth", "target") if label.get(key) is not None), None)
         if inner is None:
@@ -87,7 +87,7 @@ def was_retrieved(response: str, wanted: set[str]) -> bool:
 
 
 def is_well_formed(response: str) -> bool:
-    """Whether tags come in the order think, (search, information, think)*, answer, and nothing stands between."""
+    """Whether the tags come as think, (search, information, think)*, answer, with nothing between them."""
     state = "start"
     for piece in _TAG.split(response):
         if _TAG.fullmatch(piece):

@@ -1,0 +1,99 @@
+"""Finds, for a whole history that a client sends, the deepest sampled turn it reaches.
+
+Invariant: linear in the history, whatever was sampled before. A turn is reached only through the turns and
+the messages that led to it; an assistant message nobody sampled counts as a message like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from rollhook.matching import TurnIdentity, conversation_key, message_key, turn_identity
+from rollhook.protocols import Message
+from rollhook.turns import TurnId
+
+Normalizer = Callable[[Message], Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """turn: the deepest sampled turn, None for none. new_at: where the history's new messages begin.
+
+    inputs: their key. edited: another assistant message stands where a turn was sampled.
+    """
+
+    turn: TurnId | None
+    new_at: int
+    inputs: bytes
+    edited: bool
+
+
+class Answers:
+    """The sampled turns by what they answered.
+
+    normalizers: applied to each message before it is looked at.
+    """
+
+    def __init__(self, normalizers: Sequence[Normalizer]) -> None:
+        self._normalizers = tuple(normalizers)
+        self._turns: dict[tuple[TurnId | None, bytes], list[tuple[TurnId, TurnIdentity]]] = {}
+
+    def add(self, turn: TurnId, base: TurnId | None, inputs: bytes, message: Message) -> None:
+        """Remember that `turn`, which says `message`, answered `inputs` behind `base`."""
+        identity = turn_identity(self._normalized(message))
+        self._turns.setdefault((base, inputs), []).append((turn, identity))
+
+    def first(self, base: TurnId | None, inputs: bytes) -> TurnId | None:
+        """The first turn that answered `inputs` behind `base`."""
+        answers = self._turns.get((base, inputs))
+        return answers[0][0] if answers else None
+
+    def inputs(self, messages: Sequence[Message]) -> bytes:
+        """The key of messages that follow a turn."""
+        digest = blake2b(digest_size=16)
+        for message in messages:
+            digest.update(message_key(self._normalized(message)))
+        return digest.digest()
+
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> bytes:
+        """The key of what makes a conversation its own."""
+        return conversation_key(map(self._normalized, messages), tools)
+
+    def reach(self, messages: Sequence[Message], conversation: bytes) -> Reached:
+        """Follow a whole history as far as it was sampled. Keys of openings begin with `conversation`."""
+        turn: TurnId | None = None
+        new_at = 0
+        edited = False
+        before, digest = conversation, blake2b(digest_size=16)
+        for at, given in enumerate(messages):
+            message = self._normalized(given)
+            if message.get("role") == "assistant":
+                answers = self._turns.get((turn, before + digest.digest()))
+                if answers is not None:
+                    found = _recognised(answers, turn_identity(message))
+                    edited = found is None
+                    if found is not None:
+                        turn, new_at = found, at + 1
+                        before, digest = b"", blake2b(digest_size=16)
+                        continue
+            digest.update(message_key(message))
+        return Reached(turn, new_at, before + digest.digest(), edited)
+
+    def _normalized(self, message: Message) -> Message:
+        for normalizer in self._normalizers:
+            message = normalizer(message)
+        return message
+
+
+def _recognised(answers: Sequence[tuple[TurnId, TurnIdentity]], echoed: TurnIdentity) -> TurnId | None:
+    """The answer that is echoed: by content first, since some models use an id again; the newest first."""
+    for turn, identity in reversed(answers):
+        if identity.content == echoed.content:
+            return turn
+    for turn, identity in reversed(answers):
+        if identity.matches(echoed):
+            return turn
+    return None

@@ -1,0 +1,321 @@
+"""The cases of the exactness table, and what comes of a case in a family.
+
+A case is a conversation. The model's turns are sampled as the family's template would write them, and at the
+end the ids the ledger would send are compared with `apply_chat_template` of the whole history.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType
+from typing import Any, Literal
+
+from jinja2 import TemplateError
+
+from rollhook.errors import RenderError
+from rollhook.ledger import Ledger
+from rollhook.protocols import FinishReason, Message
+from rollhook.render import Renderer
+from tests.exactness.families import Family, Model, model_of
+
+MARK = "Zq9"
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Search the web.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "What to look for."}},
+            "required": ["query"],
+        },
+    },
+}
+
+Ending = Literal["token", "length", "stop string", "abort", "inside a character"]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One turn of the model: the message, and how sampling ended."""
+
+    message: Message
+    ending: Ending = "token"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """turns: [(what is said to the model, what it says)]. last: what is said at the end."""
+
+    turns: Sequence[tuple[Sequence[Message], Said]]
+    last: Sequence[Message]
+    tools: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """kind: "equal", "other ids" (the same text), "other text", "refused" (by the template, for us too) or
+    "only ours" (the template refuses the whole history, but not what is appended to it).
+
+    ours, theirs: decoded. why: the refusal.
+    """
+
+    kind: str
+    ours: str = ""
+    theirs: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    token_ids: Sequence[int]
+    finish_reason: FinishReason
+    request_id: str
+    weight_versions: Sequence[str] = ()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    meta_info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def log_probs(self) -> Sequence[float]:
+        return [-0.5] * len(self.token_ids)
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def answer(text: str, *, reasoning: str | None = None, calls: Sequence[str] = ()) -> Message:
+    """calls: the queries of search calls."""
+    message: Message = {"role": "assistant", "content": text}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call0000{n}",
+                "type": "function",
+                "function": {"name": "search", "arguments": {"query": query}},
+            }
+            for n, query in enumerate(calls)
+        ]
+    return message
+
+
+def result(text: str, n: int = 0) -> Message:
+    return {"role": "tool", "name": "search", "tool_call_id": f"call0000{n}", "content": text}
+
+
+def _fifty_turns() -> Case:
+    turns = [([user(f"Question {n}.")], Said(answer(f"Answer {n}."))) for n in range(50)]
+    return Case(turns, [user("And now?")])
+
+
+ASKED = [user("Who wrote it?")]
+
+CASES: Mapping[str, Case] = MappingProxyType(
+    {
+        "a second user turn": Case([(ASKED, Said(answer("Nobody knows.")))], [user("Guess.")]),
+        "one call": Case(
+            [(ASKED, Said(answer("", calls=["author"])))], [result("Ann")], tools=True
+        ),
+        "text beside a call": Case(
+            [(ASKED, Said(answer("Let me look.", calls=["author"])))], [result("Ann")], tools=True
+        ),
+        "several calls, results in a row": Case(
+            [(ASKED, Said(answer("", calls=["author", "writer"])))],
+            [result("Ann"), result("Bob", 1)],
+            tools=True,
+        ),
+        "a second round of calls": Case(
+            [
+                (ASKED, Said(answer("", calls=["author"]))),
+                ([result("Ann")], Said(answer("", calls=["Ann who"]))),
+            ],
+            [result("Ann Lee")],
+            tools=True,
+        ),
+        "thinking, then a tool result": Case(
+            [(ASKED, Said(answer("", reasoning="Hm, look.", calls=["author"])))], [result("Ann")], tools=True
+        ),
+        "thinking, then a user turn": Case(
+            [(ASKED, Said(answer("Ann.", reasoning="Hm.")))], [user("Sure?")]
+        ),
+        "cut by length": Case([(ASKED, Said(answer("It was wri"), "length"))], [user("Go on.")]),
+        "cut by a stop string": Case(
+            [(ASKED, Said(answer("It was <stop>"), "stop string"))], [user("Go on.")]
+        ),
+        "cut by an abort": Case([(ASKED, Said(answer("It"), "abort"))], [user("Go on.")]),
+        "cut inside a character": Case(
+            [(ASKED, Said(answer("It was 𝄞"), "inside a character"))], [user("Go on.")]
+        ),
+        "control tokens in messages": Case(
+            [([user("CONTROL is a token.")], Said(answer("Yes.")))], [user("And CONTROL?")]
+        ),
+        "50 turns": _fifty_turns(),
+    }
+)
+
+
+def play(family: Family, name: str) -> Outcome:
+    """What comes of a case in a family, under the policy "append"."""
+    model = model_of(family)
+    case = _with_control(CASES[name], model)
+    renderer = Renderer(model.tokenizer, chat_template=model.template)
+    ledger = Ledger(renderer)
+    tools = [TOOL] if case.tools else []
+    history: list[Message] = []
+    turn = None
+    requests = count()
+    try:
+        for at, (inputs, said) in enumerate(case.turns):
+            prompt = ledger.extend(inputs, tools=tools, after=turn)
+            history += inputs
+            following = case.turns[at + 1][0] if at + 1 < len(case.turns) else case.last
+            ids = _sampled_ids(family, model, renderer, history, said, following, tools)
+            reason: FinishReason = {"length": "length", "abort": "abort"}.get(said.ending, "stop")  # type: ignore[assignment]  # literals
+            turn = ledger.commit(prompt, Sampled(ids, reason, str(next(requests))), said.message)
+            history.append(_as_read(said, renderer, ids))
+        ours = ledger.extend(case.last, after=turn).input_ids
+    except RenderError as error:
+        return Outcome("refused", why=str(error))
+    try:
+        theirs = _whole(model, [*history, *case.last], tools)
+    except (TemplateError, TypeError) as error:
+        return Outcome("only ours", ours=model.tokenizer.decode(ours), why=str(error))
+    text, whole_text = model.tokenizer.decode(ours), model.tokenizer.decode(theirs)
+    if ours == theirs:
+        return Outcome("equal", text, whole_text)
+    return Outcome("other ids" if text == whole_text else "other text", text, whole_text)
+
+
+def _sampled_ids(
+    family: Family,
+    model: Model,
+    renderer: Renderer,
+    history: Sequence[Message],
+    said: Said,
+    following: Sequence[Message],
+    tools: Sequence[Any],
+) -> list[int]:
+    """The turn as the family writes it: the text behind the prompt, and the token that ends it."""
+    body, end = _body(family, model, renderer, history, said.message, following, tools)
+    ids: list[int] = model.tokenizer.encode(body, add_special_tokens=False)
+    if said.ending == "inside a character":
+        return ids[:-1]
+    return ids if said.ending != "token" else [*ids, end]
+
+
+def _body(
+    family: Family,
+    model: Model,
+    renderer: Renderer,
+    history: Sequence[Message],
+    message: Message,
+    following: Sequence[Message],
+    tools: Sequence[Any],
+) -> tuple[str, int]:
+    marked = _marked(message)
+    written = _text(model, [*history, marked], tools, last=True)
+    prompt = _text(model, history, tools)
+    try:
+        longer = _text(model, [*history, marked, *following], tools)
+    except TemplateError:
+        longer = written
+    for text in (longer, written):
+        mark = text.find(MARK)
+        if text.startswith(prompt) and mark >= 0:
+            tail = text[mark:].removeprefix(MARK)
+            end = min((e for e in renderer.end_strings if e in tail), key=tail.find, default="")
+            body = text[len(prompt) : mark] + (tail[: tail.find(end)] if end else "")
+            return body, _end_id(family, renderer, message, end)
+    # the template writes no turn behind this very prompt (it opens reasoning and later drops it)
+    body = f"{message.get('reasoning_content', '')}\n</think>\n\n{message['content']}"
+    if calls := message.get("tool_calls"):
+        mark = written.find(MARK)
+        begin = written.find("<｜tool▁calls▁begin｜>")
+        tail = written[mark:].removeprefix(MARK)
+        body += written[begin:mark] + tail[: tail.find(str(model.tokenizer.eos_token))]
+        assert calls
+    return body, model.tokenizer.eos_token_id
+
+
+def _end_id(family: Family, renderer: Renderer, message: Message, end: str) -> int:
+    if family.name == "gpt-oss":
+        end = "<|call|>" if message.get("tool_calls") else "<|return|>"
+    if not end:  # GLM closes a turn only by the next header
+        end = "<|observation|>" if message.get("tool_calls") else "<|user|>"
+    found: int = renderer.tokenizer.convert_tokens_to_ids(end)
+    return found
+
+
+def _marked(message: Message) -> Message:
+    """The message with a mark at the end of its body."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return {**message, "content": message["content"] + MARK}
+    last = calls[-1]["function"]
+    arguments = {"query": last["arguments"]["query"] + MARK}
+    marked = {**calls[-1], "function": {**last, "arguments": arguments}}
+    return {**message, "tool_calls": [*calls[:-1], marked]}
+
+
+def _text(model: Model, messages: Sequence[Message], tools: Sequence[Any], *, last: bool = False) -> str:
+    text: str = model.tokenizer.apply_chat_template(
+        _arguments_for(model, messages),
+        tools=list(tools) or None,
+        chat_template=model.template,
+        tokenize=False,
+        add_generation_prompt=not last,
+    )
+    return text
+
+
+def _whole(model: Model, messages: Sequence[Message], tools: Sequence[Any]) -> list[int]:
+    ids: list[int] = model.tokenizer.apply_chat_template(
+        _arguments_for(model, messages),
+        tools=list(tools) or None,
+        chat_template=model.template,
+        add_generation_prompt=True,
+        return_dict=False,
+    )
+    return ids
+
+
+def _arguments_for(model: Model, messages: Sequence[Message]) -> list[Message]:
+    """DeepSeek's templates want arguments as JSON text."""
+    if "<｜tool▁calls▁begin｜>" not in model.template:
+        return list(messages)
+    return [_with_argument_text(message) for message in messages]
+
+
+def _with_argument_text(message: Message) -> Message:
+    import json
+
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message.get("tool_calls") or ()
+    ]
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _as_read(said: Said, renderer: Renderer, ids: Sequence[int]) -> Message:
+    """The message as the loop would know it: what was cut inside a character ends in a replacement mark."""
+    if said.ending != "inside a character":
+        return said.message
+    text = renderer.decode(ids)
+    return {**said.message, "content": re.sub(r"^.*?(?=It was)", "", text, flags=re.DOTALL)}
+
+
+def _with_control(case: Case, model: Model) -> Case:
+    """The case with the family's own end of turn in its messages."""
+    token = str(model.tokenizer.eos_token)
+
+    def spell(messages: Sequence[Message]) -> list[Message]:
+        return [{**message, "content": message["content"].replace("CONTROL", token)} for message in messages]
+
+    return Case([(spell(inputs), said) for inputs, said in case.turns], spell(case.last), case.tools)
