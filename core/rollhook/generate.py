@@ -78,15 +78,15 @@ async def run_rollout(
     try:
         samples = await _attempt(rollout, evaluation=evaluation)
     except RolloutAborted:
-        samples = aborted_siblings(sample, rollout.rollout_id, rollout.parts())
+        samples = aborted_siblings(rollout.origin, rollout.parts())
     except RolloutError as error:
-        samples = [failed_sample(sample, rollout.rollout_id, error, rollout.parts())]
+        samples = [failed_sample(rollout.origin, error, rollout.parts())]
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001  the last line: a fault nobody foresaw fails one rollout only
         fault = RolloutError(f"{type(error).__name__}: {error}", cause_type=type(error).__name__)
         fault.__cause__ = error
-        samples = [failed_sample(sample, rollout.rollout_id, fault, rollout.parts())]
+        samples = [failed_sample(rollout.origin, fault, rollout.parts())]
     rollout.event("rollout_finished", status=samples[0].status.value, reward=samples[0].reward)
     return [longest_sibling(samples)] if one else samples
 
@@ -97,16 +97,10 @@ async def _attempt(rollout: LiveRollout, *, evaluation: bool) -> list[Sample]:
     _refuse_fan_out(rollout.runtime, resolved, evaluation=evaluation)
     async with AsyncExitStack() as stack:
         outcome, limit = await _play(rollout, resolved, stack)
-        if not rollout.sampled_tokens:
+        if not rollout.origin.sampled_tokens:
             raise RolloutError(f"nothing was sampled: {limit or 'the topology ended without a turn'}")
         reward = await _judge(rollout, resolved, outcome, whole=evaluation)
-    return merge_siblings(
-        rollout.sample,
-        rollout.rollout_id,
-        rollout.parts(limit),
-        reward,
-        sampled_tokens=rollout.trained_tokens,
-    )
+    return merge_siblings(rollout.origin, rollout.parts(limit), reward)
 
 
 async def _play(

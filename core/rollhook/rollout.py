@@ -37,7 +37,7 @@ from rollhook.protocols import (
 )
 from rollhook.runtime import Runtime
 from rollhook.sample import Sample, Status
-from rollhook.siblings import Part
+from rollhook.siblings import Origin, Part
 from rollhook.spec import Choice, Limits, Resolved
 
 
@@ -171,14 +171,15 @@ class LiveRollout:
         self.runtime.events.tell(kind, self.rollout_id, data)
 
     @property
-    def sampled_tokens(self) -> int:
-        """Tokens sampled so far by every agent."""
-        return sum(agent.ledger.sampled_tokens for agent in self.agents)
-
-    @property
-    def trained_tokens(self) -> int:
-        """Tokens sampled so far by trained agents."""
-        return sum(agent.ledger.sampled_tokens for agent in self.agents if agent.trained)
+    def origin(self) -> Origin:
+        """The rollout as its siblings know it, with the tokens sampled so far."""
+        sampled = [(agent.trained, agent.ledger.sampled_tokens) for agent in self.agents]
+        return Origin(
+            sample=self.sample,
+            rollout_id=self.rollout_id,
+            sampled_tokens=sum(tokens for _, tokens in sampled),
+            trained_tokens=sum(tokens for trained, tokens in sampled if trained),
+        )
 
     def parts(self, limit: str | None = None) -> list[Part]:
         """Every segment sampled so far. limit: what ended the whole rollout early, None when nothing did."""

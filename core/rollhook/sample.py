@@ -83,8 +83,13 @@ class Sample:
     prefix_cache_info: PrefixCacheInfo = field(default_factory=PrefixCacheInfo)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field as plain data; the status in lower case."""
-        return {**asdict(self), "status": self.status.value}
+        """Every field, not copied; the status in lower case, the counts as mappings."""
+        return {
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+            "status": self.status.value,
+            "spec_info": asdict(self.spec_info),
+            "prefix_cache_info": asdict(self.prefix_cache_info),
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
-from rollhook.errors import ConfigError, RolloutError
+from rollhook.errors import ConfigError, RolloutError, first_leaf
+from rollhook.generate import rollout_id_of
 from rollhook.sample import Sample
-from rollhook.siblings import failed_sample
+from rollhook.siblings import Origin, failed_sample
 
 RolloutFunction = Callable[[Sample], Awaitable[Sequence[Sample]]]
 OnDone = Callable[[Sample, Sequence[Sample]], Awaitable[None]]
@@ -36,7 +37,7 @@ async def run_rollouts(
             for _ in range(concurrency):
                 group.create_task(_work(source, rollout, on_done))
     except BaseExceptionGroup as stopped:
-        cause = _first(stopped)
+        cause = first_leaf(stopped) or stopped
         raise cause from cause.__cause__
 
 
@@ -78,13 +79,4 @@ def _failed(sample: Sample, error: BaseException) -> Sequence[Sample]:
     name = type(error).__name__
     cause = RolloutError(f"{name}: {error}", cause_type=name)
     cause.stage = "scheduler"
-    rollout_id = sample.rollout_id if sample.rollout_id is not None else sample.index or 0
-    return [failed_sample(sample, rollout_id, cause)]
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first exception in `group`, of whatever depth: one cause is what a user can act on."""
-    cause: BaseException = group
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    return cause
+    return [failed_sample(Origin(sample, rollout_id_of(sample)), cause)]

@@ -24,17 +24,19 @@ from rollhook.sample import (
 )
 
 RESULT_KEY = "rollhook_result"
-_EMPTY_RESULT: Mapping[str, Any] = {
-    "kind": "main",
-    "role": "main",
-    "segment": 0,
-    "segments": 1,
-    "forks": [],
-    "error": None,
-    "turns": 0,
-    "request_ids": [],
-    "scores": {},
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The rollout that siblings come from. sample: its row, which is not written to.
+
+    sampled_tokens, trained_tokens: what all its agents, and what those that train, sampled.
+    """
+
+    sample: Sample
+    rollout_id: int
+    sampled_tokens: int = 0
+    trained_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,53 +58,42 @@ class Reward:
     scores: Mapping[str, float] = field(default_factory=dict)
 
 
-def merge_siblings(
-    sample: Sample, rollout_id: int, parts: Sequence[Part], reward: Reward, *, sampled_tokens: int
-) -> list[Sample]:
+def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> list[Sample]:
     """The rollout's Samples, one per segment that trains (one that trains nothing when none does).
 
-    sampled_tokens: how many tokens trained agents sampled; the masks must sum to it.
     Raises CreditError when the credit cannot be applied, CertificationError when an invariant breaks.
     """
     training = [part for part in parts if any(part.segment.loss_mask)] or list(parts[:1])
-    trained = sum(sum(part.segment.loss_mask) for part in training)
-    if trained != sampled_tokens:
-        raise CertificationError(f"{sampled_tokens} tokens were sampled to train but {trained} have mask 1")
-    rewards = _share(reward, training)
-    made = []
-    for number, (part, value) in enumerate(zip(training, rewards, strict=True)):
-        sibling = _from_segment(sample, rollout_id, part)
+    masked_in = sum(sum(part.segment.loss_mask) for part in training)
+    if masked_in != origin.trained_tokens:
+        raise CertificationError(
+            f"{origin.trained_tokens} tokens were sampled to train but {masked_in} have mask 1"
+        )
+    siblings = _from_parts(origin, training, reward)
+    for sibling, part, value in zip(siblings, training, _share(reward, training), strict=True):
         set_status(sibling, part.status)
         sibling.reward = value
-        sibling.metadata[RESULT_KEY] = _result(part.segment, number, len(training), reward.scores)
         certify(sibling)
-        made.append(sibling)
-    return made
+    return siblings
 
 
-def aborted_siblings(sample: Sample, rollout_id: int, parts: Sequence[Part]) -> list[Sample]:
+def aborted_siblings(origin: Origin, parts: Sequence[Part]) -> list[Sample]:
     """What the trainer gets back of a rollout it aborted: what was sampled so far, ABORTED, reward 0.0."""
-    made = [_from_segment(sample, rollout_id, part) for part in parts] or [_placeholder(sample, rollout_id)]
-    for number, part in enumerate(parts):
-        made[number].metadata[RESULT_KEY] = _result(part.segment, number, len(parts), {})
-    for sibling in made:
+    siblings = _from_parts(origin, parts, Reward()) or [_placeholder(origin)]
+    for sibling in siblings:
         set_status(sibling, Status.ABORTED)
         sibling.reward = 0.0
         certify(sibling)
-    return made
+    return siblings
 
 
-def failed_sample(sample: Sample, rollout_id: int, error: RolloutError, parts: Sequence[Part] = ()) -> Sample:
+def failed_sample(origin: Origin, error: RolloutError, parts: Sequence[Part] = ()) -> Sample:
     """The one Sample of a rollout that failed (see `mark_failed`).
 
     It keeps the tokens of the longest segment, for people to look at; nothing of it trains.
     """
-    longest = max(parts, key=lambda part: len(part.segment.tokens), default=None)
-    if longest is None:
-        made = _placeholder(sample, rollout_id)
-    else:
-        made = _from_segment(sample, rollout_id, longest)
-        made.metadata[RESULT_KEY] = _result(longest.segment, 0, 1, {})
+    longest = sorted(parts, key=lambda part: -len(part.segment.tokens))[:1]
+    made = (_from_parts(origin, longest, Reward()) or [_placeholder(origin)])[0]
     mark_failed(made, error)
     certify(made)
     return made
@@ -121,7 +112,8 @@ def mark_failed(sample: Sample, error: RolloutError) -> None:
         "type": error.cause_type,
         "message": str(error),
     }
-    sample.metadata[RESULT_KEY] = {**_EMPTY_RESULT, **sample.metadata.get(RESULT_KEY, {}), "error": cause}
+    known = sample.metadata.get(RESULT_KEY) or _result(None, 0, 1, Origin(sample, 0), Reward())
+    sample.metadata[RESULT_KEY] = {**known, "error": cause}
 
 
 def longest_sibling(siblings: Sequence[Sample]) -> Sample:
@@ -129,44 +121,55 @@ def longest_sibling(siblings: Sequence[Sample]) -> Sample:
     return max(siblings, key=lambda sibling: sum(sibling.loss_mask or ()))
 
 
-def _from_segment(sample: Sample, rollout_id: int, part: Part) -> Sample:
-    segment = part.segment
-    made = fresh_copy(sample)
-    made.rollout_id = rollout_id
-    write_tokens(
-        made,
-        tokens=segment.tokens,
-        prompt_length=segment.prompt_length,
-        loss_mask=segment.loss_mask,
-        log_probs=segment.log_probs,
-    )
-    made.response = part.response
-    made.weight_versions = list(segment.weight_versions)
-    made.prefix_cache_info.cached_tokens = segment.cached_tokens
-    made.prefix_cache_info.total_prompt_tokens = segment.prompt_tokens
+def _from_parts(origin: Origin, parts: Sequence[Part], reward: Reward) -> list[Sample]:
+    """One Sample a part, without status and reward."""
+    siblings = []
+    for number, part in enumerate(parts):
+        segment = part.segment
+        made = fresh_copy(origin.sample)
+        made.rollout_id = origin.rollout_id
+        write_tokens(
+            made,
+            tokens=segment.tokens,
+            prompt_length=segment.prompt_length,
+            loss_mask=segment.loss_mask,
+            log_probs=segment.log_probs,
+        )
+        made.response = part.response
+        made.weight_versions = list(segment.weight_versions)
+        made.prefix_cache_info.cached_tokens = segment.cached_tokens
+        made.prefix_cache_info.total_prompt_tokens = segment.prompt_tokens
+        made.metadata[RESULT_KEY] = _result(segment, number, len(parts), origin, reward)
+        siblings.append(made)
+    return siblings
+
+
+def _placeholder(origin: Origin) -> Sample:
+    """The Sample of a rollout that sampled nothing."""
+    made = fresh_copy(origin.sample)
+    made.rollout_id = origin.rollout_id
+    write_placeholder(made)
+    made.metadata[RESULT_KEY] = _result(None, 0, 1, origin, Reward())
     return made
 
 
-def _result(segment: Segment, number: int, count: int, scores: Mapping[str, float]) -> dict[str, Any]:
+def _result(
+    segment: Segment | None, number: int, count: int, origin: Origin, reward: Reward
+) -> dict[str, Any]:
+    """`metadata["rollhook_result"]`: the segment's own facts, then the whole rollout's."""
     return {
-        "kind": segment.kind,
-        "role": segment.role,
+        "kind": segment.kind if segment else "main",
+        "role": segment.role if segment else "main",
         "segment": number,
         "segments": count,
-        "forks": [dict(fork) for fork in segment.forks],
+        "turns": segment.turns if segment else 0,
+        "forks": [dict(fork) for fork in segment.forks] if segment else [],
+        "request_ids": list(segment.request_ids) if segment else [],
         "error": None,
-        "turns": segment.turns,
-        "request_ids": list(segment.request_ids),
-        "scores": dict(scores),
+        "sampled_tokens": origin.sampled_tokens,
+        "rollout_reward": reward.value,
+        "scores": dict(reward.scores),
     }
-
-
-def _placeholder(sample: Sample, rollout_id: int) -> Sample:
-    made = fresh_copy(sample)
-    made.rollout_id = rollout_id
-    write_placeholder(made)
-    made.metadata[RESULT_KEY] = dict(_EMPTY_RESULT)
-    return made
 
 
 def _share(reward: Reward, parts: Sequence[Part]) -> list[float | None]:

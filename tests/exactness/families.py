@@ -28,14 +28,15 @@ GLM_TOKENS = ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|
 class Family:
     """name: as in the table. tokenizer: a key of `LOADERS`. template: its name in trl; None: the tokenizer's own.
 
-    thinks: the template writes reasoning. source: where both come from, for the page.
+    source: where both come from, for the page. writes_tools: the template shows tools to the model; calls are
+    tried without offering any where it does not.
     """
 
     name: str
     tokenizer: str
     template: str | None
     source: str
-    thinks: bool = False
+    writes_tools: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,11 @@ LOADERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
 )
 
 FAMILIES = (
-    Family("SmolLM2", "smollm2", None, "its own"),
+    Family("SmolLM2", "smollm2", None, "its own", writes_tools=False),
     Family("Qwen2.5", "qwen3", "qwen2_5", "Qwen3's tokenizer"),
-    Family("Qwen3", "qwen3", "qwen3", "its own", thinks=True),
-    Family("Qwen3.5", "qwen3", "qwen3_5_think", "Qwen3's tokenizer", thinks=True),
-    Family("Qwen3.6", "qwen3", "qwen3_6", "Qwen3's tokenizer", thinks=True),
+    Family("Qwen3", "qwen3", "qwen3", "its own"),
+    Family("Qwen3.5", "qwen3", "qwen3_5_think", "Qwen3's tokenizer"),
+    Family("Qwen3.6", "qwen3", "qwen3_6", "Qwen3's tokenizer"),
     Family(
         "Qwen3.5, not thinking",
         "qwen3",
@@ -110,9 +111,9 @@ FAMILIES = (
     Family("Llama 3.1", "llama3_1", "llama3_1", "its own"),
     Family("Llama 3.2", "llama3_1", "llama3_2", "Llama 3.1's tokenizer"),
     Family("Mistral (v3)", "mistral", None, "mistral_common's tokenizer and the template it generates"),
-    Family("DeepSeek V3", "deepseek_v3", "deepseekv3", "its own", thinks=True),
-    Family("DeepSeek R1 distill", "deepseek_v3", "deepseek_r1_distill", "DeepSeek V3's tokenizer", thinks=True),
-    Family("GLM-4 MoE", "glm", "glm4moe", "Qwen3's tokenizer with GLM's control tokens", thinks=True),
-    Family("gpt-oss", "gptoss", "gptoss", "its own", thinks=True),
-    Family("Gemma 3", "gemma3", None, "its own"),
+    Family("DeepSeek V3", "deepseek_v3", "deepseekv3", "its own", writes_tools=False),
+    Family("DeepSeek R1 distill", "deepseek_v3", "deepseek_r1_distill", "DeepSeek V3's tokenizer", writes_tools=False),
+    Family("GLM-4 MoE", "glm", "glm4moe", "Qwen3's tokenizer with GLM's control tokens"),
+    Family("gpt-oss", "gptoss", "gptoss", "its own"),
+    Family("Gemma 3", "gemma3", None, "its own", writes_tools=False),
 )

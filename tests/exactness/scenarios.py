@@ -6,6 +6,7 @@ end the ids the ledger would send are compared with `apply_chat_template` of the
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from rollhook.render import Renderer
 from tests.exactness.families import Family, Model, model_of
 
 MARK = "Zq9"
+DEEPSEEK_CALLS = "<｜tool▁calls▁begin｜>"
 
 TOOL = {
     "type": "function",
@@ -115,11 +117,13 @@ def _fifty_turns() -> Case:
     return Case(turns, [user("And now?")])
 
 
+OFFERED = "tools offered"
 ASKED = [user("Who wrote it?")]
 
 CASES: Mapping[str, Case] = MappingProxyType(
     {
         "a second user turn": Case([(ASKED, Said(answer("Nobody knows.")))], [user("Guess.")]),
+        OFFERED: Case([], ASKED, tools=True),
         "one call": Case(
             [(ASKED, Said(answer("", calls=["author"])))], [result("Ann")], tools=True
         ),
@@ -167,7 +171,7 @@ def play(family: Family, name: str) -> Outcome:
     case = _with_control(CASES[name], model)
     renderer = Renderer(model.tokenizer, chat_template=model.template)
     ledger = Ledger(renderer)
-    tools = [TOOL] if case.tools else []
+    tools = [TOOL] if case.tools and (family.writes_tools or name == OFFERED) else []
     history: list[Message] = []
     turn = None
     requests = count()
@@ -180,7 +184,7 @@ def play(family: Family, name: str) -> Outcome:
             reason: FinishReason = {"length": "length", "abort": "abort"}.get(said.ending, "stop")  # type: ignore[assignment]  # literals
             turn = ledger.commit(prompt, Sampled(ids, reason, str(next(requests))), said.message)
             history.append(_as_read(said, renderer, ids))
-        ours = ledger.extend(case.last, after=turn).input_ids
+        ours = ledger.extend(case.last, tools=tools, after=turn).input_ids
     except RenderError as error:
         return Outcome("refused", why=str(error))
     try:
@@ -220,28 +224,31 @@ def _body(
     tools: Sequence[Any],
 ) -> tuple[str, int]:
     marked = _marked(message)
-    written = _text(model, [*history, marked], tools, last=True)
     prompt = _text(model, history, tools)
-    try:
-        longer = _text(model, [*history, marked, *following], tools)
-    except TemplateError:
-        longer = written
-    for text in (longer, written):
+    forms = [_written(model, [*history, marked, *following], tools), _written(model, [*history, marked], tools, last=True)]
+    if message.get("reasoning_content"):
+        forms.reverse()  # an earlier turn's thinking may be left out, the last one's never is
+    for text in forms:
         mark = text.find(MARK)
         if text.startswith(prompt) and mark >= 0:
-            tail = text[mark:].removeprefix(MARK)
+            tail = text[mark + len(MARK) :]
             end = min((e for e in renderer.end_strings if e in tail), key=tail.find, default="")
             body = text[len(prompt) : mark] + (tail[: tail.find(end)] if end else "")
             return body, _end_id(family, renderer, message, end)
-    # the template writes no turn behind this very prompt (it opens reasoning and later drops it)
-    body = f"{message.get('reasoning_content', '')}\n</think>\n\n{message['content']}"
-    if calls := message.get("tool_calls"):
-        mark = written.find(MARK)
-        begin = written.find("<｜tool▁calls▁begin｜>")
-        tail = written[mark:].removeprefix(MARK)
+    return _free_body(model, message, forms[-1]), model.tokenizer.eos_token_id
+
+
+def _free_body(model: Model, message: Message, written: str) -> str:
+    """A body where the template writes none behind this very prompt: it refuses the turn, or it opened
+    reasoning in the prompt that it leaves out of turns."""
+    body = str(message["content"])
+    if "<think>\\n'" in model.template:
+        body = f"{message.get('reasoning_content', '')}\n</think>\n\n{body}"
+    begin, mark = written.find(DEEPSEEK_CALLS), written.find(MARK)
+    if 0 <= begin < mark:
+        tail = written[mark + len(MARK) :]
         body += written[begin:mark] + tail[: tail.find(str(model.tokenizer.eos_token))]
-        assert calls
-    return body, model.tokenizer.eos_token_id
+    return body
 
 
 def _end_id(family: Family, renderer: Renderer, message: Message, end: str) -> int:
@@ -262,6 +269,14 @@ def _marked(message: Message) -> Message:
     arguments = {"query": last["arguments"]["query"] + MARK}
     marked = {**calls[-1], "function": {**last, "arguments": arguments}}
     return {**message, "tool_calls": [*calls[:-1], marked]}
+
+
+def _written(model: Model, messages: Sequence[Message], tools: Sequence[Any], *, last: bool = False) -> str:
+    """The template's text, "" where it refuses."""
+    try:
+        return _text(model, messages, tools, last=last)
+    except (TemplateError, TypeError):
+        return ""
 
 
 def _text(model: Model, messages: Sequence[Message], tools: Sequence[Any], *, last: bool = False) -> str:
@@ -288,14 +303,12 @@ def _whole(model: Model, messages: Sequence[Message], tools: Sequence[Any]) -> l
 
 def _arguments_for(model: Model, messages: Sequence[Message]) -> list[Message]:
     """DeepSeek's templates want arguments as JSON text."""
-    if "<｜tool▁calls▁begin｜>" not in model.template:
+    if DEEPSEEK_CALLS not in model.template:
         return list(messages)
     return [_with_argument_text(message) for message in messages]
 
 
 def _with_argument_text(message: Message) -> Message:
-    import json
-
     calls = [
         {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
         for call in message.get("tool_calls") or ()

@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from rollhook.engine import Completion, Delta, SGLangClient
-from rollhook.errors import ConfigError, EngineProtocolError, EngineRejected, EngineUnavailable
+from rollhook.engine import Delta, SGLangClient
+from rollhook.errors import ConfigError, EngineRejected, EngineUnavailable
 from rollhook.testing import Fault, Reply, ScriptedEngine, scripted_log_prob
-
-PROMPT = [1, 9690, 198, 2683]
-SAMPLING = {"max_new_tokens": 64, "temperature": 1.0}
-TEXT = "The sum is 42, ça va? 日本 😀"
-
-STREAMED = [pytest.param(False, id="plain"), pytest.param(True, id="streamed")]
-
-
-def client_of(url: str, **options: Any) -> SGLangClient:
-    return SGLangClient(url, **{"backoff_s": 0.01, "request_timeout_s": 20.0} | options)
-
-
-async def ask(
-    client: SGLangClient, *, streamed: bool = False, session: str = "s", **options: Any
-) -> Completion:
-    on_delta = (lambda delta: None) if streamed else None
-    return await client.generate(PROMPT, SAMPLING, session=session, on_delta=on_delta, **options)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
-
+from tests.unit.engines import (
+    PROMPT,
+    SAMPLING,
+    STREAMED,
+    TEXT,
+    app_server,
+    ask,
+    client_of,
+    until,
+    unused_port,
+    wire_server,
+)
 
 # what is sent and what comes back
 
@@ -132,40 +117,6 @@ async def test_a_prompt_and_a_stream_larger_than_any_buffer_pass(smollm2_tokeniz
 
     assert completion.token_ids == token_ids
     assert completion.prompt_tokens == 200_000
-
-
-@pytest.mark.parametrize(
-    ("meta", "versions"),
-    [
-        ({"weight_version": "7"}, ["7"]),
-        ({"weight_version": "8", "weight_versions": ["7", "8", "7"]}, ["7", "8"]),
-        (
-            {
-                "weight_versions": [
-                    {"version": "7", "start": 0, "end": 3},
-                    {"version": "8", "start": 3, "end": 4},
-                ]
-            },
-            ["7", "8"],
-        ),
-        ({"weight_version": None}, []),
-        ({}, []),
-    ],
-)
-async def test_weight_versions_are_distinct_and_in_order(meta: dict[str, Any], versions: list[str]) -> None:
-    answer = {
-        "text": "a",
-        "output_ids": [5],
-        "meta_info": {
-            "finish_reason": {"type": "length", "length": 1},
-            "output_token_logprobs": [[-1.0, 5, None]],
-            **meta,
-        },
-    }
-    async with wire_server(lambda: web.json_response(answer)) as url, client_of(url) as client:
-        completion = await ask(client)
-
-    assert completion.weight_versions == versions
 
 
 # retries
@@ -317,249 +268,7 @@ async def test_a_connection_that_was_closed_while_idle_costs_a_retry_and_no_erro
     assert len(engine.requests) == 3
 
 
-# answers that cannot be trained on
-
-
-@pytest.mark.parametrize("streamed", STREAMED)
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (Fault.missing_logprobs(), "has no output_token_logprobs"),
-        (Fault.nan_logprob(), "the log-probability of output token [0-9]+ is nan"),
-        (Fault.wrong_ids(), r"output_ids \([0-9]+\) and the ids of output_token_logprobs \([0-9]+\) differ"),
-        (Fault.truncated_json(), "the engine's answer is not JSON"),
-    ],
-)
-async def test_an_answer_without_what_training_needs_is_an_error_and_not_retried(
-    smollm2_tokenizer: Any, fault: Fault, message: str, streamed: bool
-) -> None:
-    reply = Reply(TEXT, fault=fault)
-    async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine, client_of(engine.url) as client:
-        with pytest.raises(EngineProtocolError, match=message):
-            await ask(client, streamed=streamed)
-
-    assert len(engine.requests) == 1
-
-
-@pytest.mark.parametrize("streamed", STREAMED)
-async def test_an_empty_turn_is_an_error(smollm2_tokenizer: Any, streamed: bool) -> None:
-    reply = Reply(token_ids=[], end_token=False)
-    async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine, client_of(engine.url) as client:
-        with pytest.raises(EngineProtocolError, match="finished with 'stop' and no token at all"):
-            await ask(client, streamed=streamed)
-
-
-@pytest.mark.parametrize("streamed", STREAMED)
-async def test_a_request_aborted_in_the_waiting_queue_is_an_empty_aborted_turn(
-    smollm2_tokenizer: Any, streamed: bool
-) -> None:
-    reply = Reply(token_ids=[], end_token=False, finish="abort", fault=Fault.missing_logprobs())
-    async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine, client_of(engine.url) as client:
-        completion = await ask(client, streamed=streamed)
-
-    assert (completion.token_ids, completion.finish_reason) == ([], "abort")
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        ([], "has no meta_info"),
-        ({"text": "a"}, "has no meta_info"),
-        ({"meta_info": {}}, "no known finish_reason but None"),
-        ({"meta_info": {"finish_reason": {"type": "tired"}}}, "no known finish_reason"),
-        (
-            {"meta_info": {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[None, 5, None]]}},
-            "the log-probability of output token 0 is None",
-        ),
-        (
-            {"meta_info": {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-1.0, None, None]]}},
-            "the id of output token 0 is None",
-        ),
-        (
-            {"meta_info": {"finish_reason": {"type": "stop"}, "output_token_logprobs": [-1.0]}},
-            r"is not a list of \[log_prob, id, text\]",
-        ),
-        (
-            {
-                "meta_info": {
-                    "finish_reason": {"type": "stop"},
-                    "completion_tokens": 2,
-                    "output_token_logprobs": [[-1.0, 5, None]],
-                }
-            },
-            "counts 2 completion tokens and gave log-probabilities for 1",
-        ),
-    ],
-)
-async def test_an_answer_of_another_form_is_named(answer: Any, message: str) -> None:
-    async with wire_server(lambda: web.json_response(answer)) as url, client_of(url) as client:
-        with pytest.raises(EngineProtocolError, match=message):
-            await ask(client)
-
-
-# deadlines, cancellation, abort
-
-
-@pytest.mark.parametrize("streamed", STREAMED)
-@pytest.mark.parametrize("after_tokens", [0, 3])
-async def test_a_hang_ends_at_the_deadline_with_the_request_aborted(
-    smollm2_tokenizer: Any, after_tokens: int, streamed: bool
-) -> None:
-    reply = Reply(TEXT, fault=Fault.hang(after_tokens))
-    async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine, client_of(engine.url) as client:
-        with pytest.raises(EngineUnavailable, match=r"no complete answer in 0.3 s and 1 attempts; aborted"):
-            await ask(client, streamed=streamed, timeout_s=0.3)
-        await until(lambda: engine.in_flight == 0)
-
-    assert engine.aborted == [engine.requests[0].rid]
-
-
-async def test_an_engine_that_accepts_and_never_answers_ends_at_the_deadline() -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    async with raw_server(silent) as url, client_of(url) as client:
-        with pytest.raises(EngineUnavailable, match=r"no complete answer in 0\.1 s"):
-            await ask(client, timeout_s=0.1)
-
-
-@pytest.mark.parametrize("streamed", STREAMED)
-async def test_cancellation_aborts_the_request_and_leaves_nothing_behind(
-    smollm2_tokenizer: Any, streamed: bool
-) -> None:
-    reply = Reply(TEXT, fault=Fault.hang(2))
-    async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine, client_of(engine.url) as client:
-        asking = asyncio.create_task(ask(client, streamed=streamed))
-        await until(lambda: engine.in_flight == 1)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-
-        assert engine.aborted == [engine.requests[0].rid]
-        await until(lambda: engine.in_flight == 0)
-
-
-async def test_cancelling_twice_still_delivers_the_abort(smollm2_tokenizer: Any) -> None:
-    reply = Reply(TEXT, fault=Fault.hang())
-    async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine:
-        async with client_of(engine.url) as client:
-            asking = asyncio.create_task(ask(client))
-            await until(lambda: engine.in_flight == 1)
-            asking.cancel()
-            await asyncio.sleep(0)
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-
-        assert engine.aborted == [engine.requests[0].rid]
-
-
-async def test_a_callback_that_raises_aborts_the_request(smollm2_tokenizer: Any) -> None:
-    def refuse(delta: Delta) -> None:
-        raise TimeoutError("the listener's own")
-
-    reply = Reply(TEXT, fault=Fault.hang(2))
-    async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine, client_of(engine.url) as client:
-        with pytest.raises(TimeoutError, match="the listener's own"):
-            await client.generate(PROMPT, SAMPLING, session="s", on_delta=refuse)
-
-        assert engine.aborted == [engine.requests[0].rid]
-
-
-@pytest.mark.parametrize("streamed", STREAMED)
-async def test_abort_ends_one_session_and_returns_the_part(smollm2_tokenizer: Any, streamed: bool) -> None:
-    script = {"": Reply(TEXT, fault=Fault.hang(3))}
-    async with ScriptedEngine(smollm2_tokenizer, script) as engine, client_of(engine.url) as client:
-        ending = asyncio.create_task(ask(client, streamed=streamed, session="a"))
-        going_on = asyncio.create_task(ask(client, streamed=streamed, session="b"))
-        await until(lambda: engine.in_flight == 2)
-        await client.abort("a")
-        part = await ending
-        assert not going_on.done()
-        await client.abort()
-        await going_on
-
-    assert part.token_ids == smollm2_tokenizer.encode(TEXT, add_special_tokens=False)[:3]
-    assert len(part.log_probs) == 3
-    assert (part.finish_reason, part.matched) == ("abort", None)
-    assert part.text == smollm2_tokenizer.decode(part.token_ids)
-
-
-async def test_abort_ends_a_call_that_waits_between_attempts(smollm2_tokenizer: Any) -> None:
-    reply = Reply(TEXT, fault=Fault.status(500))
-    async with (
-        ScriptedEngine(smollm2_tokenizer, [reply]) as engine,
-        client_of(engine.url, backoff_s=3600.0) as client,
-    ):
-        asking = asyncio.create_task(ask(client))
-        await until(lambda: engine.aborted)
-        await client.abort("s")
-        completion = await asking
-
-    assert (completion.token_ids, completion.finish_reason) == ([], "abort")
-    assert len(engine.requests) == 1
-
-
-async def test_abort_ends_a_call_that_waits_for_a_connection(smollm2_tokenizer: Any) -> None:
-    reply = Reply(TEXT, fault=Fault.hang())
-    async with (
-        ScriptedEngine(smollm2_tokenizer, [reply]) as engine,
-        client_of(engine.url, connections=1) as client,
-    ):
-        running = asyncio.create_task(ask(client, session="a"))
-        await until(lambda: engine.in_flight == 1)
-        waiting = asyncio.create_task(ask(client, session="b"))
-        await asyncio.sleep(0)
-        await client.abort("b")
-        assert (await waiting).finish_reason == "abort"
-        assert not running.done()
-        await client.abort("a")
-        await running
-
-    assert len(engine.requests) == 1
-
-
-async def test_abort_through_a_gateway_that_does_not_know_it_closes_the_connection() -> None:
-    arrived = asyncio.Event()
-
-    async def hang() -> web.Response:
-        arrived.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async with wire_server(hang) as url, client_of(url) as client:
-        asking = asyncio.create_task(ask(client))
-        await arrived.wait()
-        await client.abort()
-        completion = await asking
-
-    assert (completion.token_ids, completion.finish_reason) == ([], "abort")
-
-
-async def test_closing_the_client_ends_what_is_live(smollm2_tokenizer: Any) -> None:
-    reply = Reply(TEXT, fault=Fault.hang(1))
-    async with ScriptedEngine(smollm2_tokenizer, [reply]) as engine:
-        async with client_of(engine.url) as client:
-            asking = asyncio.create_task(ask(client))
-            await until(lambda: engine.in_flight == 1)
-
-        assert (await asking).finish_reason == "abort"
-        assert engine.in_flight == 0
-
-
-async def test_connections_bound_the_requests_in_flight(smollm2_tokenizer: Any) -> None:
-    script = {"": Reply(TEXT, delay_s=0.02)}
-    async with (
-        ScriptedEngine(smollm2_tokenizer, script) as engine,
-        client_of(engine.url, connections=3) as client,
-        asyncio.TaskGroup() as group,
-    ):
-        for session in range(12):
-            group.create_task(ask(client, session=str(session)))
-
-    assert len(engine.requests) == 12
-    assert engine.peak_in_flight == 3
+# the rest of the API
 
 
 def test_a_url_without_its_scheme_is_a_configuration_error() -> None:
@@ -570,9 +279,6 @@ def test_a_url_without_its_scheme_is_a_configuration_error() -> None:
 async def test_a_client_that_is_not_open_says_so() -> None:
     with pytest.raises(RuntimeError, match="use it inside `async with`"):
         await ask(SGLangClient("http://127.0.0.1:1"))
-
-
-# the rest of the API
 
 
 async def test_wait_ready_returns_when_the_engine_comes_up(smollm2_tokenizer: Any) -> None:
@@ -603,48 +309,3 @@ async def test_model_info_is_found_under_its_newer_name() -> None:
 
     async with app_server([web.get("/model_info", info)]) as url, client_of(url) as client:
         assert await client.model_info() == {"model_path": "m"}
-
-
-# servers that no engine should be
-
-
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@asynccontextmanager
-async def app_server(routes: list[web.RouteDef]) -> AsyncIterator[str]:
-    app = web.Application()
-    app.add_routes(routes)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def wire_server(answer: Callable[[], web.Response | Awaitable[web.Response]]) -> AsyncIterator[str]:
-    """A server that knows /generate only and answers it with `answer()`."""
-
-    async def generate(request: web.Request) -> web.Response:
-        await request.read()
-        made = answer()
-        return made if isinstance(made, web.Response) else await made
-
-    async with app_server([web.post("/generate", generate)]) as url:
-        yield url
-
-
-@asynccontextmanager
-async def raw_server(
-    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> AsyncIterator[str]:
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

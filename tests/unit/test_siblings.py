@@ -13,6 +13,7 @@ from rollhook.errors import CertificationError, CreditError, ToolError
 from rollhook.sample import Sample, Status
 from rollhook.segments import Segment
 from rollhook.siblings import (
+    Origin,
     Part,
     Reward,
     aborted_siblings,
@@ -50,10 +51,14 @@ def row() -> Sample:
     return Sample(index=4, group_index=2, prompt="q", label="a", metadata={"rollhook": "debate", "own": 1})
 
 
+def origin(rollout_id: int, trained_tokens: int = 0) -> Origin:
+    return Origin(row(), rollout_id, sampled_tokens=trained_tokens + 10, trained_tokens=trained_tokens)
+
+
 def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
     parts = [part([1, 1, 0], role="agent_1"), part([0, 1], role="agent_2")]
 
-    made = merge_siblings(row(), 77, parts, Reward(0.5, scores={"vote": 0.5}), sampled_tokens=3)
+    made = merge_siblings(origin(77, 3), parts, Reward(0.5, scores={"vote": 0.5}))
 
     assert [(s.rollout_id, s.index, s.group_index, s.reward, s.status) for s in made] == [
         (77, 4, 2, 0.5, Status.COMPLETED)
@@ -70,10 +75,12 @@ def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
             "role": "agent_2",
             "segment": 1,
             "segments": 2,
-            "forks": [],
-            "error": None,
             "turns": 1,
+            "forks": [],
             "request_ids": ["r-agent_2"],
+            "error": None,
+            "sampled_tokens": 13,
+            "rollout_reward": 0.5,
             "scores": {"vote": 0.5},
         },
     }
@@ -83,8 +90,8 @@ def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
 def test_a_segment_that_trains_nothing_is_left_out_unless_it_is_all_there_is() -> None:
     silent = part([0, 0], role="judge")
 
-    both = merge_siblings(row(), 1, [silent, part([1])], Reward(1.0), sampled_tokens=1)
-    alone = merge_siblings(row(), 1, [silent], Reward(1.0), sampled_tokens=0)
+    both = merge_siblings(origin(1, 1), [silent, part([1])], Reward(1.0))
+    alone = merge_siblings(origin(1, 0), [silent], Reward(1.0))
 
     assert [s.metadata["rollhook_result"]["role"] for s in both] == ["main"]
     assert [s.loss_mask for s in alone] == [[0, 0]]
@@ -92,13 +99,13 @@ def test_a_segment_that_trains_nothing_is_left_out_unless_it_is_all_there_is() -
 
 def test_a_token_trained_twice_or_lost_is_refused() -> None:
     with pytest.raises(CertificationError, match="3 tokens were sampled to train but 2 have mask 1"):
-        merge_siblings(row(), 1, [part([1, 1])], Reward(1.0), sampled_tokens=3)
+        merge_siblings(origin(1, 3), [part([1, 1])], Reward(1.0))
 
 
 def test_split_credit_follows_trained_length() -> None:
     parts = [part([1, 1, 1]), part([1, 0])]
 
-    made = merge_siblings(row(), 1, parts, Reward(2.0, credit="split"), sampled_tokens=4)
+    made = merge_siblings(origin(1, 4), parts, Reward(2.0, credit="split"))
 
     assert [s.reward for s in made] == [1.5, 0.5]
 
@@ -107,15 +114,15 @@ def test_role_credit_gives_each_role_its_own_and_names_a_missing_one() -> None:
     parts = [part([1], role="solver"), part([1], role="critic")]
     both = Reward(0.0, credit="roles", by_role={"solver": 1.0, "critic": -1.0})
 
-    made = merge_siblings(row(), 1, parts, both, sampled_tokens=2)
+    made = merge_siblings(origin(1, 2), parts, both)
 
     assert [s.reward for s in made] == [1.0, -1.0]
     with pytest.raises(CreditError, match="the topology gave no reward for: critic"):
-        merge_siblings(row(), 1, parts, Reward(credit="roles", by_role={"solver": 1.0}), sampled_tokens=2)
+        merge_siblings(origin(1, 2), parts, Reward(credit="roles", by_role={"solver": 1.0}))
 
 
 def test_an_unscored_rollout_keeps_reward_none() -> None:
-    made = merge_siblings(row(), 1, [part([1])], Reward(credit="split"), sampled_tokens=1)
+    made = merge_siblings(origin(1, 1), [part([1])], Reward(credit="split"))
 
     assert made[0].reward is None
 
@@ -124,7 +131,7 @@ def test_a_failed_rollout_is_one_removed_masked_sample_with_its_cause() -> None:
     message = "calculator/calculator: OSError: gone"
     error = ToolError(message, plugin="calculator/calculator", cause_type="OSError")
 
-    made = failed_sample(row(), 5, error, [part([1]), part([1, 0, 1])])
+    made = failed_sample(origin(5), error, [part([1]), part([1, 0, 1])])
 
     assert (made.status, made.remove_sample, made.reward, made.loss_mask, made.rollout_log_probs) == (
         Status.FAILED,
@@ -142,22 +149,22 @@ def test_a_failed_rollout_is_one_removed_masked_sample_with_its_cause() -> None:
 
 
 def test_a_rollout_that_failed_before_any_token_is_the_placeholder() -> None:
-    made = failed_sample(row(), 5, ToolError("early"))
+    made = failed_sample(origin(5), ToolError("early"))
 
     assert (made.tokens, made.response_length, made.loss_mask) == ([0, 0], 1, [0])
     assert made.metadata["rollhook_result"]["turns"] == 0
 
 
 def test_an_aborted_rollout_keeps_what_was_sampled() -> None:
-    made = aborted_siblings(row(), 5, [part([1, 1])])
-    nothing = aborted_siblings(row(), 5, [])
+    made = aborted_siblings(origin(5), [part([1, 1])])
+    nothing = aborted_siblings(origin(5), [])
 
     assert [(s.status, s.reward, s.loss_mask) for s in made] == [(Status.ABORTED, 0.0, [1, 1])]
     assert [(s.status, s.tokens) for s in nothing] == [(Status.ABORTED, [0, 0])]
 
 
 def test_the_longest_sibling_is_the_one_that_trains_most() -> None:
-    made = merge_siblings(row(), 1, [part([1, 0, 0, 0]), part([1, 1])], Reward(1.0), sampled_tokens=3)
+    made = merge_siblings(origin(1, 3), [part([1, 0, 0, 0]), part([1, 1])], Reward(1.0))
 
     assert longest_sibling(made) is made[1]
 

@@ -17,7 +17,7 @@ _WORST_FIRST = ("failed", "aborted", "truncated", "completed", "pending")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One rollout. reward: the mean of its siblings', None when nobody gave one; error: None or its cause."""
+    """One rollout. reward: None when nobody gave one; error: None or its cause."""
 
     index: int
     group: int | None
@@ -35,12 +35,11 @@ def figures(index: int, samples: Sequence[Sample]) -> Figures:
     """The figures of the rollout that became `samples`."""
     results = [result_of(sample) for sample in samples]
     statuses = {sample.status.value for sample in samples}
-    rewards = [sample.reward for sample in samples if isinstance(sample.reward, int | float)]
     return Figures(
         index=index,
         group=samples[0].group_index,
         status=next(status for status in _WORST_FIRST if status in statuses),
-        reward=sum(rewards) / len(rewards) if rewards else None,
+        reward=rollout_reward(samples),
         roles=tuple(result.get("role", "") for result in results),
         turns=sum(result.get("turns", 0) for result in results),
         sampled=sampled_tokens(samples),
@@ -65,6 +64,15 @@ def sampled_tokens(samples: Sequence[Sample]) -> int:
     """How many tokens were sampled for the rollout that became `samples`, by agents that train or do not."""
     told = [result["sampled_tokens"] for result in map(result_of, samples) if "sampled_tokens" in result]
     return max(told) if told else sum(sum(sample.loss_mask or ()) for sample in samples)
+
+
+def rollout_reward(samples: Sequence[Sample]) -> float | None:
+    """The rollout's own reward, before credit shared it; the mean of its samples' where none is recorded."""
+    told = [result["rollout_reward"] for result in map(result_of, samples) if "rollout_reward" in result]
+    if told and told[0] is not None:
+        return float(told[0])
+    rewards = [sample.reward for sample in samples if isinstance(sample.reward, int | float)]
+    return sum(rewards) / len(rewards) if rewards else None
 
 
 def cause(error: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A real model that takes milliseconds: Qwen3's architecture at toy size, random weights, SmolLM2's tokenizer."""
+"""A real model that takes milliseconds: a toy Qwen3 with random weights and SmolLM2's tokenizer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -131,11 +132,7 @@ field_names = st.sampled_from(
 
 
 @given(st.dictionaries(field_names, json_values) | json_values)
-def test_any_json_is_a_request_or_one_sentence(body: Any) -> None:
+def test_any_json_is_a_request_or_an_invalid_one(body: Any) -> None:
     for candidate in (body, {"input_ids": [1], "sampling_params": body}):
-        try:
-            request = parse_request(candidate)
-        except InvalidRequest as error:
-            assert str(error)
-        else:
-            assert request.input_ids
+        with contextlib.suppress(InvalidRequest):
+            assert parse_request(candidate).input_ids
