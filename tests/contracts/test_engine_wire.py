@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import uuid
 from typing import Any
@@ -130,7 +131,7 @@ async def test_a_stream_repeats_the_answer_so_far_and_ends_as_the_plain_one(wire
     last = events[-1]
 
     assert len(events) > 1
-    for event, following in zip(events, events[1:], strict=False):
+    for event, following in itertools.pairwise(events):
         assert event["meta_info"]["finish_reason"] is None
         assert_aligned(event)
         assert following["output_ids"][: len(event["output_ids"])] == event["output_ids"]
@@ -184,7 +185,7 @@ async def test_abort_of_a_request_that_is_not_there_changes_nothing(wire: Wire) 
 
 async def test_a_rid_that_is_alive_is_refused(wire: Wire) -> None:
     rid = uuid.uuid4().hex
-    refusals = []
+    refusals: list[tuple[int, Any]] = []
     async for _ in wire.events(wire.prompt(QUESTION), rid=rid, max_new_tokens=4000, ignore_eos=True):
         if not refusals:
             refusals.append(await wire.post("/generate", wire.body(wire.prompt(QUESTION), rid=rid)))

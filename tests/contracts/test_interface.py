@@ -1,4 +1,4 @@
-"""docs/interface.md says what the code says: every name, flag, default, exit code, key and field, both ways."""
+"""docs/interface.md says what the code says, and nothing else: names, flags, codes, keys, fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 import pytest
-from pydantic import BaseModel
 
 import rollhook
 import rollhook.testing
@@ -37,77 +36,16 @@ from rollhook.limits import Limits
 from rollhook.names import PUBLISHED_PLUGINS
 from rollhook.parsing import REASONING_PARSERS, TOOL_PARSERS
 from rollhook.plugins import ENTRY_POINT_GROUP, ITEM_LISTS, builtin_plugin
+from rollhook.registry import PLURAL
 from rollhook.store import RunRecord, RunStore
 from rollhook.testing import ScriptedEngine, fixtures
 from rollhook.testing.tokenizers import SOURCES
 from rollhook.version import __version__
+from tests.contracts.introspection import call_form, field_rows, members, model_rows, options, pairs
 from tests.contracts.pages import ROOT, first_column, sections, table
 
 PAGE = ROOT / "docs" / "interface.md"
 SECTIONS = sections(PAGE)
-
-
-def pairs(module: Any, *, protocol: bool) -> list[tuple[str, Any]]:
-    """The dataclasses, or the protocols, among a module's public names."""
-    named = [(name, getattr(module, name)) for name in module.__all__]
-    return [
-        (name, value)
-        for name, value in named
-        if (getattr(value, "_is_protocol", False) if protocol else dataclasses.is_dataclass(value))
-    ]
-
-
-def call_form(name: str, function: Callable[..., Any]) -> str:
-    """`await name(a, *, b=1)`: a method as its caller writes it."""
-    signature = inspect.signature(function)
-    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    if parameters and parameters[0].name in ("self", "cls"):
-        del parameters[0]
-    shown = signature.replace(parameters=parameters, return_annotation=signature.empty)
-    return f"{'await ' if inspect.iscoroutinefunction(function) else ''}{name}{shown}"
-
-
-def members(kind: type) -> list[str]:
-    """Public members of a class, methods in their call form."""
-    found = []
-    for name, value in vars(kind).items():
-        if name.startswith("_") or name == "model_config" or name in getattr(kind, "model_fields", ()):
-            continue
-        function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-        found.append(call_form(name, function) if inspect.isfunction(function) else name)
-    return found
-
-
-def shown(value: object) -> str:
-    """A default as the page writes it."""
-    if isinstance(value, type):
-        return value.__name__
-    if isinstance(value, rollhook.Status):
-        return f"Status.{value.name}"
-    if isinstance(value, Limits) or dataclasses.is_dataclass(value):
-        return f"{type(value).__name__}()"
-    return repr(value)
-
-
-def field_rows(kind: Any) -> list[list[str]]:
-    """Name, type and default of a dataclass's fields."""
-
-    def default(field: dataclasses.Field[Any]) -> str:
-        if field.default is not dataclasses.MISSING:
-            return shown(field.default)
-        if field.default_factory is not dataclasses.MISSING:
-            return shown(field.default_factory())
-        return "required"
-
-    return [[field.name, str(field.type), default(field)] for field in dataclasses.fields(kind)]
-
-
-def model_rows(model: type[BaseModel]) -> list[list[str]]:
-    """Name, type as written and default of a pydantic model's fields."""
-    return [
-        [name, model.__annotations__[name], shown(field.get_default(call_default_factory=True))]
-        for name, field in model.model_fields.items()
-    ]
 
 
 def documented(section: str) -> list[list[str]]:
@@ -218,16 +156,6 @@ def test_parser_names_are_as_the_page_says() -> None:
     assert names == {"tool_parser": list(TOOL_PARSERS), "reasoning_parser": list(REASONING_PARSERS)}
 
 
-def options(command: click.Command) -> Iterator[list[str]]:
-    """Each option with its default and its help."""
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            info = parameter.to_info_dict()
-            default = "off" if info["default"] is False else str(info["default"] or "")
-            state = "required" if parameter.required else "repeatable" if parameter.multiple else default
-            yield ["/".join([*parameter.opts, *parameter.secondary_opts]), state, str(parameter.help)]
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_the_arguments_options_defaults_and_help_of_the_page(name: str) -> None:
     context = click.Context(main)
@@ -269,25 +197,16 @@ def test_built_in_items_are_as_the_page_says() -> None:
 
 def test_published_plugins_have_the_items_of_the_page() -> None:
     """The plugins of this repository, installed: `make test` does that."""
-    listed = table(SECTIONS["Published plugins"])
     missing = sorted(PUBLISHED_PLUGINS - set(Plugins().names()))
     assert missing == [], "install the plugins of this repository: make setup"
-    items: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for name in PUBLISHED_PLUGINS:
         plugin = Plugins().load(name)
-        for kind in ITEM_LISTS:
-            for item in getattr(plugin, kind):
-                items.setdefault(f"{name}/{item}", []).append(kind)
+        for kind, plural in sorted(PLURAL.items()):
+            for item in getattr(plugin, plural):
+                kinds.setdefault(f"{name}/{item}", []).append(kind)
 
-    singular = {
-        "environments": "environment",
-        "tools": "tool",
-        "verifiers": "verifier",
-        "topologies": "topology",
-    }
-    assert {item: ", ".join(sorted(singular[kind] for kind in kinds)) for item, kinds in items.items()} == {
-        row[0]: row[1] for row in listed
-    }
+    assert {item: ", ".join(of) for item, of in kinds.items()} == dict(table(SECTIONS["Published plugins"]))
 
 
 async def rollouts(tokenizer: Any, script: list[str], prompts: list[str]) -> tuple[list[Sample], list[Event]]:

@@ -27,11 +27,11 @@ Rollhook = Callable[..., Result]
 def serve(smollm2_tokenizer: Any) -> Iterator[ServeScript]:
     """Starts scripted engines that answer while the test itself blocks in a command."""
     with ExitStack() as stack:
-        yield lambda script: stack.enter_context(_engine_thread(smollm2_tokenizer, script))
+        yield lambda script: stack.enter_context(engine_thread(smollm2_tokenizer, script))
 
 
 @contextmanager
-def _engine_thread(tokenizer: Any, script: Any) -> Iterator[ScriptedEngine]:
+def engine_thread(tokenizer: Any, script: Any) -> Iterator[ScriptedEngine]:
     ready: Future[tuple[ScriptedEngine, Callable[[], object]]] = Future()
 
     async def work() -> None:

@@ -21,14 +21,22 @@ import pytest
 from rollhook.errors import ConfigError
 from rollhook.testing.tokenizers import SOURCES, load_tokenizer
 
-GLM_TOKENS = ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|endoftext|>")
+GLM_TOKENS = (
+    "[gMASK]",
+    "<sop>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|observation|>",
+    "<|endoftext|>",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """name: as in the table. tokenizer: a key of `LOADERS`. template: its name in trl; None: the tokenizer's own.
 
-    source: where both come from, for the page. writes_tools: the template shows tools to the model; calls are
+    source: where both come from, for the page. thinks: its template writes reasoning. writes_tools: the template shows tools to the model; calls are
     tried without offering any where it does not.
     """
 
@@ -36,6 +44,7 @@ class Family:
     tokenizer: str
     template: str | None
     source: str
+    thinks: bool = False
     writes_tools: bool = True
 
 
@@ -52,7 +61,9 @@ def model_of(family: Family) -> Model:
     """The family's tokenizer and template. Skips the test that asks where they cannot be had."""
     try:
         tokenizer = _tokenizer(family.tokenizer)
-        return Model(tokenizer, _trl_template(family.template) if family.template else tokenizer.chat_template)
+        return Model(
+            tokenizer, _trl_template(family.template) if family.template else tokenizer.chat_template
+        )
     except ConfigError as error:
         pytest.skip(f"{family.name}: {error}")
 
@@ -99,9 +110,9 @@ LOADERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
 FAMILIES = (
     Family("SmolLM2", "smollm2", None, "its own", writes_tools=False),
     Family("Qwen2.5", "qwen3", "qwen2_5", "Qwen3's tokenizer"),
-    Family("Qwen3", "qwen3", "qwen3", "its own"),
-    Family("Qwen3.5", "qwen3", "qwen3_5_think", "Qwen3's tokenizer"),
-    Family("Qwen3.6", "qwen3", "qwen3_6", "Qwen3's tokenizer"),
+    Family("Qwen3", "qwen3", "qwen3", "its own", thinks=True),
+    Family("Qwen3.5", "qwen3", "qwen3_5_think", "Qwen3's tokenizer", thinks=True),
+    Family("Qwen3.6", "qwen3", "qwen3_6", "Qwen3's tokenizer", thinks=True),
     Family(
         "Qwen3.5, not thinking",
         "qwen3",
@@ -111,9 +122,16 @@ FAMILIES = (
     Family("Llama 3.1", "llama3_1", "llama3_1", "its own"),
     Family("Llama 3.2", "llama3_1", "llama3_2", "Llama 3.1's tokenizer"),
     Family("Mistral (v3)", "mistral", None, "mistral_common's tokenizer and the template it generates"),
-    Family("DeepSeek V3", "deepseek_v3", "deepseekv3", "its own", writes_tools=False),
-    Family("DeepSeek R1 distill", "deepseek_v3", "deepseek_r1_distill", "DeepSeek V3's tokenizer", writes_tools=False),
-    Family("GLM-4 MoE", "glm", "glm4moe", "Qwen3's tokenizer with GLM's control tokens"),
-    Family("gpt-oss", "gptoss", "gptoss", "its own"),
+    Family("DeepSeek V3", "deepseek_v3", "deepseekv3", "its own", thinks=True, writes_tools=False),
+    Family(
+        "DeepSeek R1 distill",
+        "deepseek_v3",
+        "deepseek_r1_distill",
+        "DeepSeek V3's tokenizer",
+        thinks=True,
+        writes_tools=False,
+    ),
+    Family("GLM-4 MoE", "glm", "glm4moe", "Qwen3's tokenizer with GLM's control tokens", thinks=True),
+    Family("gpt-oss", "gptoss", "gptoss", "its own", thinks=True),
     Family("Gemma 3", "gemma3", None, "its own", writes_tools=False),
 )

@@ -60,15 +60,15 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """kind: "equal", "other ids" (the same text), "other text", "refused" (by the template, for us too) or
-    "only ours" (the template refuses the whole history, but not what is appended to it).
+    """What came of a case. kind: "ids" when there are two texts to compare; "refused" when the template cannot
+    express it, for us as for anybody; "only ours" when it refuses the whole history, but not what is added.
 
-    ours, theirs: decoded. why: the refusal.
+    ours, theirs: ids. why: the refusal, in the words of the error.
     """
 
-    kind: str
-    ours: str = ""
-    theirs: str = ""
+    kind: Literal["ids", "refused", "only ours"]
+    ours: Sequence[int] = ()
+    theirs: Sequence[int] = ()
     why: str = ""
 
 
@@ -118,15 +118,17 @@ def _fifty_turns() -> Case:
 
 
 OFFERED = "tools offered"
+THINKING_TOOL = "thinking, then a tool result"
+THINKING_USER = "thinking, then a user turn"
+CHARACTER = "cut inside a character"
+CONTROL = "control tokens in messages"
 ASKED = [user("Who wrote it?")]
 
 CASES: Mapping[str, Case] = MappingProxyType(
     {
         "a second user turn": Case([(ASKED, Said(answer("Nobody knows.")))], [user("Guess.")]),
         OFFERED: Case([], ASKED, tools=True),
-        "one call": Case(
-            [(ASKED, Said(answer("", calls=["author"])))], [result("Ann")], tools=True
-        ),
+        "one call": Case([(ASKED, Said(answer("", calls=["author"])))], [result("Ann")], tools=True),
         "text beside a call": Case(
             [(ASKED, Said(answer("Let me look.", calls=["author"])))], [result("Ann")], tools=True
         ),
@@ -143,23 +145,17 @@ CASES: Mapping[str, Case] = MappingProxyType(
             [result("Ann Lee")],
             tools=True,
         ),
-        "thinking, then a tool result": Case(
+        THINKING_TOOL: Case(
             [(ASKED, Said(answer("", reasoning="Hm, look.", calls=["author"])))], [result("Ann")], tools=True
         ),
-        "thinking, then a user turn": Case(
-            [(ASKED, Said(answer("Ann.", reasoning="Hm.")))], [user("Sure?")]
-        ),
+        THINKING_USER: Case([(ASKED, Said(answer("Ann.", reasoning="Hm.")))], [user("Sure?")]),
         "cut by length": Case([(ASKED, Said(answer("It was wri"), "length"))], [user("Go on.")]),
         "cut by a stop string": Case(
             [(ASKED, Said(answer("It was <stop>"), "stop string"))], [user("Go on.")]
         ),
         "cut by an abort": Case([(ASKED, Said(answer("It"), "abort"))], [user("Go on.")]),
-        "cut inside a character": Case(
-            [(ASKED, Said(answer("It was 𝄞"), "inside a character"))], [user("Go on.")]
-        ),
-        "control tokens in messages": Case(
-            [([user("CONTROL is a token.")], Said(answer("Yes.")))], [user("And CONTROL?")]
-        ),
+        CHARACTER: Case([(ASKED, Said(answer("It was 𒐫"), "inside a character"))], [user("Go on.")]),
+        CONTROL: Case([([user("CONTROL is a token.")], Said(answer("Yes.")))], [user("And CONTROL?")]),
         "50 turns": _fifty_turns(),
     }
 )
@@ -181,7 +177,7 @@ def play(family: Family, name: str) -> Outcome:
             history += inputs
             following = case.turns[at + 1][0] if at + 1 < len(case.turns) else case.last
             ids = _sampled_ids(family, model, renderer, history, said, following, tools)
-            reason: FinishReason = {"length": "length", "abort": "abort"}.get(said.ending, "stop")  # type: ignore[assignment]  # literals
+            reason: FinishReason = "stop" if said.ending not in ("length", "abort") else said.ending
             turn = ledger.commit(prompt, Sampled(ids, reason, str(next(requests))), said.message)
             history.append(_as_read(said, renderer, ids))
         ours = ledger.extend(case.last, tools=tools, after=turn).input_ids
@@ -190,11 +186,8 @@ def play(family: Family, name: str) -> Outcome:
     try:
         theirs = _whole(model, [*history, *case.last], tools)
     except (TemplateError, TypeError) as error:
-        return Outcome("only ours", ours=model.tokenizer.decode(ours), why=str(error))
-    text, whole_text = model.tokenizer.decode(ours), model.tokenizer.decode(theirs)
-    if ours == theirs:
-        return Outcome("equal", text, whole_text)
-    return Outcome("other ids" if text == whole_text else "other text", text, whole_text)
+        return Outcome("only ours", ours, why=str(error))
+    return Outcome("ids", ours, theirs)
 
 
 def _sampled_ids(
@@ -225,7 +218,10 @@ def _body(
 ) -> tuple[str, int]:
     marked = _marked(message)
     prompt = _text(model, history, tools)
-    forms = [_written(model, [*history, marked, *following], tools), _written(model, [*history, marked], tools, last=True)]
+    forms = [
+        _written(model, [*history, marked, *following], tools),
+        _written(model, [*history, marked], tools, last=True),
+    ]
     if message.get("reasoning_content"):
         forms.reverse()  # an earlier turn's thinking may be left out, the last one's never is
     for text in forms:
@@ -233,21 +229,25 @@ def _body(
         if text.startswith(prompt) and mark >= 0:
             tail = text[mark + len(MARK) :]
             end = min((e for e in renderer.end_strings if e in tail), key=tail.find, default="")
-            body = text[len(prompt) : mark] + (tail[: tail.find(end)] if end else "")
+            body = text[len(prompt) : mark] + (tail[: tail.find(end)] if end else tail)
             return body, _end_id(family, renderer, message, end)
-    return _free_body(model, message, forms[-1]), model.tokenizer.eos_token_id
+    return _free_body(model, prompt, message), model.tokenizer.eos_token_id
 
 
-def _free_body(model: Model, message: Message, written: str) -> str:
+def _free_body(model: Model, prompt: str, message: Message) -> str:
     """A body where the template writes none behind this very prompt: it refuses the turn, or it opened
     reasoning in the prompt that it leaves out of turns."""
     body = str(message["content"])
-    if "<think>\\n'" in model.template:
+    if prompt.endswith("<think>\n"):
         body = f"{message.get('reasoning_content', '')}\n</think>\n\n{body}"
-    begin, mark = written.find(DEEPSEEK_CALLS), written.find(MARK)
-    if 0 <= begin < mark:
-        tail = written[mark + len(MARK) :]
-        body += written[begin:mark] + tail[: tail.find(str(model.tokenizer.eos_token))]
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    if calls and DEEPSEEK_CALLS in model.template:
+        blocks = "\n".join(
+            f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{call['name']}\n"
+            f"```json\n{json.dumps(call['arguments'])}\n```<｜tool▁call▁end｜>"
+            for call in calls
+        )
+        body += f"{DEEPSEEK_CALLS}{blocks}<｜tool▁calls▁end｜>"
     return body
 
 
