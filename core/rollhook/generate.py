@@ -170,15 +170,16 @@ async def score_sample(runtime: Runtime, sample: Sample) -> Any:
         resolved = runtime.resolver.resolve(sample.metadata)
         if resolved.verifier is None:
             raise RowError("verifier: the row names none and neither does the run; set one of them")
-        verifier = await rollout.open_verifier(resolved.verifier)
-        view = View(
-            prompt=sample.prompt,
-            label=sample.label,
-            messages=[*rollout.messages, {"role": "assistant", "content": sample.response}],
-            response=sample.response,
-            metadata=sample.metadata,
-        )
-        return (await verifier.score(view)).value
+        async with rollout.closing:
+            verifier = await rollout.open_verifier(resolved.verifier)
+            view = View(
+                prompt=sample.prompt,
+                label=sample.label,
+                messages=[*rollout.messages, {"role": "assistant", "content": sample.response}],
+                response=sample.response,
+                metadata=sample.metadata,
+            )
+            return (await verifier.score(view)).value
     except RolloutError as error:
         mark_failed(sample, error)
         return 0.0

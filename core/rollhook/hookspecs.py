@@ -143,7 +143,13 @@ class TopologySpec(ItemSpec[Topology]):
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec(ItemSpec[Sandbox]):
-    """A backend that runs untrusted commands. Chosen by the run configuration, never by a row."""
+    """A backend that runs untrusted commands. Chosen by the run configuration, never by a row.
+
+    create: `create(resource, packages)`, plain and quick: a sandbox whose Python can import these
+        distributions. It starts at the latest when it is first used.
+    """
+
+    create: Callable[[Any, Sequence[str]], Sandbox]  # type: ignore[assignment]  # a run may own one, too
 
 
 class HookSpecs:

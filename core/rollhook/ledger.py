@@ -268,13 +268,14 @@ class Ledger:
         node = self._turns[turn]
         rendered = None
         if node.rendered is not None:
-            text = self._whole_text(node, messages)
-            length, digest = node.rendered
-            rendered = len(text), _digest(text)
-            if _digest(text[:length]) != digest:
+            text = self.renderer.opening_text(
+                [*self._said_until(node), *messages], self._tools[node.conversation]
+            )
+            if self._is_rewritten(node, text):
                 return self._root_prompt(
                     text, base=turn, inputs=inputs, conversation=node.conversation, said=messages
                 )
+            rendered = len(text), _digest(text)
         after = self.renderer.after(
             node.stub, messages, ended_by_eot=node.end_id is not None, end_id=node.end_id
         )
@@ -313,23 +314,31 @@ class Ledger:
             rendered=node.rendered,
         )
 
-    def _whole_text(self, node: TurnNode, new_messages: Sequence[Message]) -> str:
-        """The template's own text of the conversation up to `new_messages` (policy "template")."""
-        runs = [new_messages]
+    def _said_until(self, node: TurnNode) -> list[Message]:
+        """The conversation up to and with a turn (policy "template")."""
+        runs = []
         turn: TurnId | None = node.id
         while turn is not None:
             runs.append(self._turns[turn].said)
             turn = self._turns[turn].base
-        messages = [message for run in reversed(runs) for message in run]
-        return self.renderer.opening_text(messages, self._tools[node.conversation])
+        return [message for run in reversed(runs) for message in run]
+
+    def _is_rewritten(self, node: TurnNode, text: str) -> bool:
+        """Whether the template, in `text`, writes a turn's prompt otherwise or leaves out what it said."""
+        assert node.rendered is not None
+        length, digest = node.rendered
+        return _digest(text[:length]) != digest or not self.renderer.writes_turn(text[length:], node.said[-1])
 
     def _answered(self, prompt: Prompt) -> list[TurnId]:
         """The turns that answer this very prompt."""
         turns = self._roots if prompt.parent is None else self._turns[prompt.parent].children
-        return [turn for turn in turns if self._request(self._turns[turn]) == _request(prompt)]
-
-    def _request(self, node: TurnNode) -> tuple[TurnId | None, bytes, str, bytes]:
-        return node.base, node.inputs, node.inserted, self._tree.inserted_before(node).tobytes()
+        asked = prompt.base, prompt.inputs, prompt.inserted
+        return [
+            turn
+            for turn in turns
+            if (node := self._turns[turn]) and (node.base, node.inputs, node.inserted) == asked
+            if self._tree.inserted_before(node) == prompt.delta
+        ]
 
     def _fork_reason(self, prompt: Prompt) -> str | None:
         if prompt.fork is not None:
@@ -347,20 +356,17 @@ class Ledger:
 
     def _duplicates(self) -> set[TurnId]:
         """Of several answers to one request, all but those that were continued, or else the last."""
-        groups: dict[tuple[TurnId | None, bytes, str, bytes], list[TurnNode]] = {}
         retried = {(node.base, node.inputs) for node in self._turns if node.fork == "retry"}
+        requests: dict[tuple[Any, ...], list[TurnNode]] = {}
         for node in self._turns:
             if (node.base, node.inputs) in retried:
-                groups.setdefault(self._request(node), []).append(node)
+                inserted = self._tree.inserted_before(node).tobytes()
+                requests.setdefault((node.parent, node.base, node.inputs, inserted), []).append(node)
         duplicates: set[TurnId] = set()
-        for nodes in groups.values():
+        for nodes in requests.values():
             chosen = [node for node in nodes if node.children] or nodes[-1:]
             duplicates.update(node.id for node in nodes if node not in chosen)
         return duplicates
-
-
-def _request(prompt: Prompt) -> tuple[TurnId | None, bytes, str, bytes]:
-    return prompt.base, prompt.inputs, prompt.inserted, prompt.delta.tobytes()
 
 
 def _digest(text: str) -> bytes:

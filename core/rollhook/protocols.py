@@ -178,29 +178,109 @@ class Topology(Protocol):
     async def run(self, rollout: Rollout) -> Outcome | None: ...
 
 
+KilledBy = Literal["time", "memory", "files", "output"]
+
+
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """How a command ended. exit_code: None when it was killed at its time limit."""
+    """How a command in a sandbox ended.
+
+    exit_code: negative for a signal; None when the sandbox killed it at the limit that `killed_by` names.
+    stdout, stderr: what it wrote until then.
+    """
 
     exit_code: int | None
     stdout: bytes
     stderr: bytes
-    timed_out: bool = False
+    killed_by: KilledBy | None = None
+
+
+class Process(Protocol):
+    """A command that goes on running in a sandbox and ends with it. Its stdout and stderr are one stream.
+
+    Every wait ends with TimeoutError after `timeout_s` seconds.
+    """
+
+    async def read(self, *, timeout_s: float = 30.0) -> bytes:
+        """What it wrote next, at most 64 KiB; b"" once everybody who could write has ended."""
+        ...
+
+    async def write(self, data: bytes, *, timeout_s: float = 30.0) -> None:
+        """To its standard input. Raises BrokenPipeError when that is closed."""
+        ...
+
+    async def wait(self, *, timeout_s: float = 30.0) -> int:
+        """Its exit code, negative for a signal."""
+        ...
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The size of its terminal. Raises ValueError without one."""
+        ...
+
+    def kill_foreground(self) -> None:
+        """Kill the process group in its terminal's foreground. Raises ValueError without a terminal."""
+        ...
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """A place to run untrusted commands, gone with all its processes after `close`."""
+    """A place to run untrusted commands, gone with all its processes after `close`.
+
+    Relative paths start at its working folder. Every call raises ConnectionError once the sandbox has ended.
+    """
+
+    @property
+    def python(self) -> str:
+        """A Python inside that can import the packages the sandbox was asked for with."""
+        ...
 
     async def exec(
-        self, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0
-    ) -> ExecResult: ...
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        """Run a command to its end. When it is killed at a limit, or this call is cancelled, everything
+        inside is killed with it."""
+        ...
 
-    async def read_file(self, path: str) -> bytes: ...
+    async def start(
+        self,
+        command: Sequence[str],
+        *,
+        terminal: tuple[int, int] | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Start a command and leave it running. terminal: rows and columns of a PTY; None: pipes."""
+        ...
 
-    async def write_file(self, path: str, data: bytes) -> None: ...
+    async def read_file(self, path: str) -> bytes:
+        """The whole of a regular file. Raises OSError (FileNotFoundError, ...) as reading one here would."""
+        ...
 
-    async def close(self) -> None: ...
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Make or replace a file, and the folders above it. Raises OSError."""
+        ...
+
+    async def snapshot(self, path: str) -> bytes:
+        """A folder as a tar archive of files, folders and links, for `restore` alone. Raises OSError."""
+        ...
+
+    async def restore(self, path: str, archive: bytes) -> None:
+        """Unpack a tar archive into a folder, which is made where it is missing. Raises OSError."""
+        ...
+
+    async def kill(self) -> None:
+        """End every process inside; files stay."""
+        ...
+
+    async def close(self) -> None:
+        """End the sandbox. May be called again."""
+        ...
 
 
 class Agent(Protocol):
@@ -233,6 +313,7 @@ class Rollout(Protocol):
     sample: the row as it came, not to be written to. messages: how the conversation opens: the
     environment's first observation, else the row's prompt. deadline: when the wall-clock limit ends it, in
     `asyncio` loop time, None without limit. rng: seeded by run seed, rollout and sample index.
+    shared: what the items of one rollout hand to each other, under keys that start with their plugin's name.
     """
 
     @property
@@ -253,6 +334,9 @@ class Rollout(Protocol):
     @property
     def rng(self) -> random.Random: ...
 
+    @property
+    def shared(self) -> dict[str, Any]: ...
+
     def agent(
         self,
         role: str = "main",
@@ -271,6 +355,13 @@ class Rollout(Protocol):
 
     async def verify(self, response: str | None = None) -> Score | None:
         """Score a response by the row's verifier; None when the row has none."""
+        ...
+
+    async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
+        """A new sandbox of the backend that the run configuration names, closed when the rollout ends.
+
+        packages: distributions that its Python can import. Raises ConfigError where the backend cannot run.
+        """
         ...
 
     def event(self, kind: str, **data: Any) -> None:
@@ -296,3 +387,7 @@ class Run(Protocol):
 
     @property
     def concurrency(self) -> int: ...
+
+    async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
+        """A new sandbox, as `Rollout.sandbox` gives; whoever asked closes it."""
+        ...

@@ -28,6 +28,7 @@ from rollhook.opened import (
 from rollhook.protocols import (
     Environment,
     Message,
+    Sandbox,
     Score,
     Tool,
     Topology,
@@ -47,6 +48,7 @@ class LiveRollout:
 
     sampling: the run's parameters for every turn. session: routes all its turns to one engine.
     owner: full name of the topology, the owner of tools it makes itself.
+    closing: closes what the rollout opened.
     """
 
     runtime: Runtime
@@ -65,6 +67,8 @@ class LiveRollout:
     verifier: OpenVerifier | None = None
     agents: list[LiveAgent] = field(default_factory=list)
     last_turn: Turn | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
+    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
         self.session = getattr(self.sample, "session_id", None) or uuid.uuid4().hex
@@ -76,6 +80,7 @@ class LiveRollout:
         `stack` closes the environment, however the rollout ends. Raises RowError, ResourceError or
         EnvironmentFailure.
         """
+        self.closing = stack
         self.limits, self.stop, self.owner = resolved.limits, resolved.stop, resolved.topology.name
         self.messages = prompt_messages(self.sample)
         for choice in resolved.tools:
@@ -153,6 +158,12 @@ class LiveRollout:
         if response is None:
             response = str(self.last_turn.message["content"]) if self.last_turn else ""
         return await self.verifier.score(self.view(response))
+
+    async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
+        """A new sandbox, closed when the rollout ends (see `rollhook.protocols.Rollout.sandbox`)."""
+        made = await self.runtime.sandbox(packages=packages)
+        self.closing.push_async_callback(made.close)
+        return made
 
     def view(self, response: str) -> View:
         """What a verifier sees of this rollout."""

@@ -21,13 +21,13 @@ from typing_extensions import get_protocol_members
 from rollhook import builtin
 from rollhook.config import RunConfig
 from rollhook.engine import Engine, SGLangClient
-from rollhook.errors import ConfigError, EngineError, ResourceError, RolloutError, boundary
+from rollhook.errors import ConfigError, EngineError, ResourceError, RollhookError, boundary
 from rollhook.events import EventBus
 from rollhook.hookspecs import EventSink, Normalizer
 from rollhook.ledger import Ledger
 from rollhook.parsing import Parser, make_parser
 from rollhook.plugins import Plugins, builtin_plugin
-from rollhook.protocols import Rollout
+from rollhook.protocols import Rollout, Sandbox
 from rollhook.registry import Registry
 from rollhook.render import Renderer
 from rollhook.spec import Choice, Resolver
@@ -60,9 +60,10 @@ class Runtime:
         self.plugins = plugins if plugins is not None else _found_plugins(config)
         self.registry = Registry(self.plugins, builtin_plugin(builtin, __version__))
         self.resolver = Resolver(self.registry, config)
+        self._sandboxes = self.resolver.choose("sandbox", config.sandbox)
         self._given_engine = engine
         self.tokenizer = tokenizer
-        self._resources: dict[tuple[str, str], _Resource] = {}
+        self._resources: dict[tuple[type, str, str], _Resource] = {}
         self._stack = AsyncExitStack()
         self._normalizers: list[Normalizer] = []
 
@@ -118,9 +119,19 @@ class Runtime:
 
         Raises ResourceError, naming the plugin, when `open` or `create` fails or makes something else.
         """
+        return await self._make(choice, kind, rollout)
+
+    async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
+        """A new sandbox of the configured backend; whoever asked closes it.
+
+        Raises ConfigError where the backend cannot run, ResourceError when its plugin fails.
+        """
+        return await self._make(self._sandboxes, Sandbox, tuple(packages))
+
+    async def _make(self, choice: Choice, kind: type[_T], argument: Any) -> _T:
         resource = await self._resource(choice)
         async with boundary(ResourceError, choice.name):
-            made = choice.spec.create(resource, rollout)
+            made = choice.spec.create(resource, argument)
             if not isinstance(made, kind):
                 missing = sorted(name for name in get_protocol_members(kind) if not hasattr(made, name))
                 raise TypeError(
@@ -132,12 +143,12 @@ class Runtime:
     async def _resource(self, choice: Choice) -> Any:
         if choice.spec.open is None:
             return choice.config
-        key = (choice.name, choice.config.model_dump_json())
+        key = (type(choice.spec), choice.name, choice.config.model_dump_json())
         if key not in self._resources:
             self._resources[key] = _Resource(choice, self)
         try:
             return await self._resources[key].value()
-        except RolloutError:
+        except RollhookError:
             self._resources.pop(key, None)
             raise
 
@@ -203,7 +214,7 @@ class _Resource:
             ):
                 self._ready.set_result(resource)
                 await self._closing.wait()
-        except RolloutError as error:
+        except RollhookError as error:
             if self._ready.done():
                 _log.warning("closing what rollouts shared failed: %s", error)
             else:

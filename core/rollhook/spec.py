@@ -65,6 +65,8 @@ class RolloutSpec(BaseModel):
         """What it says of one kind of item; None when it says nothing."""
         if kind == "tool":
             return self.tools
+        if kind == "sandbox":
+            return None  # only the run configuration names one
         use: Use | None = getattr(self, kind)
         return None if use is None else (use,)
 

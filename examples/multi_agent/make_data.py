@@ -1,8 +1,8 @@
 """Write word problems as rows: `python make_data.py OUT.jsonl [--problems 12] [--seed 7]`.
 
-The problems are the "Alice in Wonderland" riddles (arXiv 2406.02061) of the package reasoning-gym: "Susan has 2
-brothers and she also has 6 sisters. How many sisters does Susan's brother have?" Each prompt shows a few solved
-riddles of another seed, as a model of 135M parameters cannot do without. The same seed writes the same file.
+The problems are the "Alice in Wonderland" riddles (arXiv 2406.02061) of the package reasoning-gym: "Susan has
+2 brothers and she also has 6 sisters. How many sisters does Susan's brother have?" Each prompt shows a few
+solved riddles of another seed, which a model of 135M parameters needs. The same seed writes the same file.
 """
 
 from __future__ import annotations

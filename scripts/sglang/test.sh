@@ -1,29 +1,34 @@
 #!/usr/bin/env bash
-# Run the wire contract against a real SGLang server: test.sh VENV [pytest arguments]
+# Run the wire contract against a real SGLang server: test.sh PYTHON [pytest arguments]
 #
-# Installs the server if needed, starts it on the default small model, and stops it at the end. PYTHON is
-# rollhook's own interpreter (default: python), PORT the server's (default: 30123).
+# PYTHON is rollhook's interpreter. The server is installed in $SGLANG_VENV (default .venv-sglang) if it is not
+# there, started on the default small model at $SGLANG_PORT (default 30123), and stopped at the end.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-venv=${1:?usage: test.sh VENV [pytest arguments]}
+root=$(cd "$here/../.." && pwd)
+python=${1:?usage: test.sh PYTHON [pytest arguments]}
 shift
-python=${PYTHON:-python}
-url="http://127.0.0.1:${PORT:-30123}"
+venv=${SGLANG_VENV:-$root/.venv-sglang}
+port=${SGLANG_PORT:-30123}
 log=$(mktemp)
 
-env -u PYTHON bash "$here/install.sh" "$venv"
+"$here/install.sh" "$venv"
 model=$("$python" -c 'from rollhook.embedded import resolve_model; print(resolve_model())')
-bash "$here/launch.sh" "$venv" "$model" "${url##*:}" >"$log" 2>&1 &
+
+"$here/launch.sh" "$venv" "$model" "$port" >"$log" 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -f "$log"' EXIT
 
-for _ in $(seq 300); do
-  "$python" -c "import urllib.request as u; u.urlopen('$url/health', timeout=5)" 2>/dev/null && break
-  if ! kill -0 "$server" 2>/dev/null; then
+ready() {
+  "$python" -c "import urllib.request as u; u.urlopen('http://127.0.0.1:$port/health', timeout=30)" 2>/dev/null
+}
+deadline=$((SECONDS + 600))
+until ready; do
+  if ! kill -0 "$server" 2>/dev/null || [ "$SECONDS" -ge "$deadline" ]; then
     tail -n 40 "$log" >&2
-    echo "the SGLang server ended before it was ready" >&2
+    echo "the SGLang server did not become ready; its last lines are above" >&2
     exit 1
   fi
   sleep 1
 done
-ROLLHOOK_SGLANG_URL=$url "$python" -m pytest -m sglang "$@" "$here/../../tests/contracts"
+ROLLHOOK_SGLANG_URL="http://127.0.0.1:$port" "$python" -m pytest -m sglang "$@" "$root/tests/contracts"

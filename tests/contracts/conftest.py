@@ -16,7 +16,6 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from transformers import AutoTokenizer
 
 from rollhook.embedded import EmbeddedEngine
 
@@ -31,7 +30,8 @@ ENGINES = [
 class Wire:
     """A client of one server: prompts as ids, answers as JSON."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, tokenizer: Any) -> None:
+    def __init__(self, engine: str, url: str, session: aiohttp.ClientSession, tokenizer: Any) -> None:
+        self.engine = engine
         self.url = url
         self.session = session
         self.tokenizer = tokenizer
@@ -52,7 +52,7 @@ class Wire:
             "stream": stream,
             "sampling_params": {
                 "temperature": 0.0,
-                "max_new_tokens": 16,
+                "max_new_tokens": 8,
                 "no_stop_trim": True,
                 "skip_special_tokens": False,
                 "spaces_between_special_tokens": False,
@@ -103,6 +103,8 @@ class Wire:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=ENGINES)
 async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
+    from transformers import AutoTokenizer
+
     async with AsyncExitStack() as stack:
         url = await _serve(request.param, stack)
         session = await stack.enter_async_context(
@@ -114,7 +116,7 @@ async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
         async with session.get(f"{url}/get_model_info") as response:
             path = (await response.json())["tokenizer_path"]
         tokenizer = await asyncio.to_thread(AutoTokenizer.from_pretrained, path, local_files_only=True)
-        yield Wire(url, session, tokenizer)
+        yield Wire(request.param, url, session, tokenizer)
 
 
 async def _serve(engine: str, stack: AsyncExitStack) -> str:

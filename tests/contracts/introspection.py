@@ -76,6 +76,18 @@ def model_rows(model: type[BaseModel]) -> list[list[str]]:
     ]
 
 
+def all_commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command and subcommand under its full name with its arguments, as `rollhook run DATA`."""
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            arguments = [p.make_metavar(context) for p in command.params if isinstance(p, click.Argument)]
+            yield " ".join([*path, name, *arguments]), command
+            if isinstance(command, click.Group):
+                yield from all_commands(command, *path, name)
+
+
 def options(command: click.Command) -> Iterator[list[str]]:
     """Each option with its default and its help."""
     for parameter in command.params:

@@ -63,6 +63,16 @@ async def test_samples_of_one_prompt_differ(wire: Wire) -> None:
     assert len({tuple(answer["output_ids"]) for answer in answers}) > 1
 
 
+async def test_a_seed_repeats_a_sample(wire: Wire) -> None:
+    if wire.engine == "sglang":
+        pytest.skip("SGLang honours seeds in its deterministic mode only, which no CPU backend of it offers")
+    ids = wire.prompt("Write a sentence about anything at all.")
+    first, second = [await wire.generate(ids, temperature=1.0, sampling_seed=7) for _ in range(2)]
+    other = await wire.generate(ids, temperature=1.0, sampling_seed=8)
+
+    assert first["output_ids"] == second["output_ids"] != other["output_ids"]
+
+
 async def test_a_greedy_answers_log_probs_are_those_of_temperature_one(wire: Wire) -> None:
     ids = wire.prompt(QUESTION)
     greedy = await wire.generate(ids, max_new_tokens=1)
@@ -75,11 +85,11 @@ async def test_a_greedy_answers_log_probs_are_those_of_temperature_one(wire: Wir
 
 async def test_a_stop_string_is_kept_with_no_stop_trim_and_its_tokens_are_whole(wire: Wire) -> None:
     ids = wire.prompt(QUESTION)
-    full = await wire.generate(ids, max_new_tokens=24)
+    full = await wire.generate(ids, max_new_tokens=16)
     words = full["text"].split()
     stop = f"{words[3][1:]} {words[4][0]}"  # begins inside one word and ends inside the next
-    kept = await wire.generate(ids, max_new_tokens=24, stop=[stop])
-    trimmed = await wire.generate(ids, max_new_tokens=24, stop=stop, no_stop_trim=False)
+    kept = await wire.generate(ids, max_new_tokens=16, stop=[stop])
+    trimmed = await wire.generate(ids, max_new_tokens=16, stop=stop, no_stop_trim=False)
     until = full["text"].index(stop)
 
     assert kept["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
@@ -126,8 +136,8 @@ async def test_special_tokens_are_skipped_in_the_text_alone(wire: Wire) -> None:
 
 async def test_a_stream_repeats_the_answer_so_far_and_ends_as_the_plain_one(wire: Wire) -> None:
     ids = wire.prompt(QUESTION)
-    plain = await wire.generate(ids, max_new_tokens=24)
-    events = [event async for event in wire.events(ids, max_new_tokens=24)]
+    plain = await wire.generate(ids, max_new_tokens=16)
+    events = [event async for event in wire.events(ids, max_new_tokens=16)]
     last = events[-1]
 
     assert len(events) > 1
@@ -216,8 +226,6 @@ async def test_a_client_that_goes_away_ends_its_request(wire: Wire) -> None:
         {"sampling_params": {"no_such_parameter": 1}},
         {"sampling_params": {"max_new_tokens": 10**6}},
         {"input_ids": "text"},
-        {"input_ids": [10**9]},
-        {"no_such_field": 1},
     ],
 )
 async def test_what_cannot_be_served_is_a_client_error(wire: Wire, bad: Json) -> None:

@@ -34,10 +34,10 @@ GLM_TOKENS = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """name: as in the table. tokenizer: a key of `LOADERS`. template: its name in trl; None: the tokenizer's own.
+    """name: as in the table. tokenizer: a key of `LOADERS`. template: a name in trl, or the tokenizer's own.
 
-    source: where both come from, for the page. thinks: its template writes reasoning. writes_tools: the template shows tools to the model; calls are
-    tried without offering any where it does not.
+    source: where both come from, for the page. thinks: the template writes reasoning. writes_tools: it shows
+    tools to the model; where it does not, calls are tried without offering any.
     """
 
     name: str

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -60,9 +59,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a case. kind: "ids" when there are two texts to compare; "refused" when the template cannot
-    express it, for us as for anybody; "only ours" when it refuses the whole history, but not what is added.
+    """What came of a case.
 
+    kind: "ids" when there are two rows of ids to compare; "refused" when the template cannot express the
+    case, for us as for anybody; "only ours" when it refuses the whole history, but nothing added to it.
     ours, theirs: ids. why: the refusal, in the words of the error.
     """
 
@@ -154,68 +154,70 @@ CASES: Mapping[str, Case] = MappingProxyType(
             [(ASKED, Said(answer("It was <stop>"), "stop string"))], [user("Go on.")]
         ),
         "cut by an abort": Case([(ASKED, Said(answer("It"), "abort"))], [user("Go on.")]),
-        CHARACTER: Case([(ASKED, Said(answer("It was 𒐫"), "inside a character"))], [user("Go on.")]),
+        CHARACTER: Case([(ASKED, Said(answer("It was 𐎀"), "inside a character"))], [user("Go on.")]),
         CONTROL: Case([([user("CONTROL is a token.")], Said(answer("Yes.")))], [user("And CONTROL?")]),
         "50 turns": _fifty_turns(),
     }
 )
 
 
-def play(family: Family, name: str) -> Outcome:
-    """What comes of a case in a family, under the policy "append"."""
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What a case is played on."""
+
+    family: Family
+    model: Model
+    renderer: Renderer
+    tools: Sequence[Any]
+
+
+def play(family: Family, name: str, *, control: str | None = None) -> Outcome:
+    """What comes of a case in a family, under the policy "append".
+
+    control: what the messages say where a case puts a control token; default the family's end of turn.
+    """
     model = model_of(family)
-    case = _with_control(CASES[name], model)
+    case = _spelt(CASES[name], control or str(model.tokenizer.eos_token))
     renderer = Renderer(model.tokenizer, chat_template=model.template)
+    offered = case.tools and (family.writes_tools or name == OFFERED)
+    stage = _Stage(family, model, renderer, [TOOL] if offered else [])
     ledger = Ledger(renderer)
-    tools = [TOOL] if case.tools and (family.writes_tools or name == OFFERED) else []
     history: list[Message] = []
     turn = None
-    requests = count()
     try:
         for at, (inputs, said) in enumerate(case.turns):
-            prompt = ledger.extend(inputs, tools=tools, after=turn)
+            prompt = ledger.extend(inputs, tools=stage.tools, after=turn)
             history += inputs
             following = case.turns[at + 1][0] if at + 1 < len(case.turns) else case.last
-            ids = _sampled_ids(family, model, renderer, history, said, following, tools)
+            ids = _sampled_ids(stage, history, said, following)
             reason: FinishReason = "stop" if said.ending not in ("length", "abort") else said.ending
-            turn = ledger.commit(prompt, Sampled(ids, reason, str(next(requests))), said.message)
+            turn = ledger.commit(prompt, Sampled(ids, reason, str(at)), said.message)
             history.append(_as_read(said, renderer, ids))
-        ours = ledger.extend(case.last, tools=tools, after=turn).input_ids
+        ours = ledger.extend(case.last, tools=stage.tools, after=turn).input_ids
     except RenderError as error:
         return Outcome("refused", why=str(error))
     try:
-        theirs = _whole(model, [*history, *case.last], tools)
+        theirs = _whole(model, [*history, *case.last], stage.tools)
     except (TemplateError, TypeError) as error:
         return Outcome("only ours", ours, why=str(error))
     return Outcome("ids", ours, theirs)
 
 
 def _sampled_ids(
-    family: Family,
-    model: Model,
-    renderer: Renderer,
-    history: Sequence[Message],
-    said: Said,
-    following: Sequence[Message],
-    tools: Sequence[Any],
+    stage: _Stage, history: Sequence[Message], said: Said, following: Sequence[Message]
 ) -> list[int]:
     """The turn as the family writes it: the text behind the prompt, and the token that ends it."""
-    body, end = _body(family, model, renderer, history, said.message, following, tools)
-    ids: list[int] = model.tokenizer.encode(body, add_special_tokens=False)
+    body, end = _body(stage, history, said.message, following)
+    ids: list[int] = stage.model.tokenizer.encode(body, add_special_tokens=False)
     if said.ending == "inside a character":
         return ids[:-1]
     return ids if said.ending != "token" else [*ids, end]
 
 
 def _body(
-    family: Family,
-    model: Model,
-    renderer: Renderer,
-    history: Sequence[Message],
-    message: Message,
-    following: Sequence[Message],
-    tools: Sequence[Any],
+    stage: _Stage, history: Sequence[Message], message: Message, following: Sequence[Message]
 ) -> tuple[str, int]:
+    model, tools = stage.model, stage.tools
     marked = _marked(message)
     prompt = _text(model, history, tools)
     forms = [
@@ -228,9 +230,9 @@ def _body(
         mark = text.find(MARK)
         if text.startswith(prompt) and mark >= 0:
             tail = text[mark + len(MARK) :]
-            end = min((e for e in renderer.end_strings if e in tail), key=tail.find, default="")
+            end = min((e for e in stage.renderer.end_strings if e in tail), key=tail.find, default="")
             body = text[len(prompt) : mark] + (tail[: tail.find(end)] if end else tail)
-            return body, _end_id(family, renderer, message, end)
+            return body, _end_id(stage, message, end)
     return _free_body(model, prompt, message), model.tokenizer.eos_token_id
 
 
@@ -251,12 +253,12 @@ def _free_body(model: Model, prompt: str, message: Message) -> str:
     return body
 
 
-def _end_id(family: Family, renderer: Renderer, message: Message, end: str) -> int:
-    if family.name == "gpt-oss":
+def _end_id(stage: _Stage, message: Message, end: str) -> int:
+    if stage.family.name == "gpt-oss":
         end = "<|call|>" if message.get("tool_calls") else "<|return|>"
     if not end:  # GLM closes a turn only by the next header
         end = "<|observation|>" if message.get("tool_calls") else "<|user|>"
-    found: int = renderer.tokenizer.convert_tokens_to_ids(end)
+    found: int = stage.model.tokenizer.convert_tokens_to_ids(end)
     return found
 
 
@@ -324,11 +326,12 @@ def _as_read(said: Said, renderer: Renderer, ids: Sequence[int]) -> Message:
     return {**said.message, "content": re.sub(r"^.*?(?=It was)", "", text, flags=re.DOTALL)}
 
 
-def _with_control(case: Case, model: Model) -> Case:
-    """The case with the family's own end of turn in its messages."""
-    token = str(model.tokenizer.eos_token)
+def _spelt(case: Case, control: str) -> Case:
+    """The case with `control` where its messages say CONTROL."""
 
     def spell(messages: Sequence[Message]) -> list[Message]:
-        return [{**message, "content": message["content"].replace("CONTROL", token)} for message in messages]
+        return [
+            {**message, "content": message["content"].replace("CONTROL", control)} for message in messages
+        ]
 
     return Case([(spell(inputs), said) for inputs, said in case.turns], spell(case.last), case.tools)

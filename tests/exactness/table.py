@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from rollhook.render import Renderer
 from tests.exactness.families import FAMILIES, Family, model_of
 from tests.exactness.scenarios import CASES, CHARACTER, CONTROL, THINKING_TOOL, THINKING_USER, play
 
@@ -22,28 +24,28 @@ REASONS: Mapping[str, str] = MappingProxyType(
     {
         "equal": "The ids are those of `apply_chat_template` on the whole history.",
         "reasoning": (
-            "The template leaves an earlier turn's reasoning out, or the `<think>` it put into that turn's prompt. "
-            "What was prompted and sampled stays. Without those stretches both texts are the same."
+            "The template leaves an earlier turn's reasoning out, or the `<think>` it put into that turn's "
+            "prompt. What was prompted and sampled stays. Without those stretches both texts are the same."
         ),
         "end token": (
-            "The model ends its answer with `<|return|>`, where the template later writes `<|end|>`; the sampled "
-            "one stands. Earlier reasoning is left out as above."
+            "The model ends its answer with `<|return|>`, where the template later writes `<|end|>`; the "
+            "sampled one stands. Earlier reasoning is left out as above."
         ),
         "second round": (
-            "The template forgets to reset two flags and writes a second round of calls without the tags that open "
-            "it. Each round is written like the first."
+            "The template forgets to reset two flags and writes a second round of calls without the tags "
+            "that open it. Each round is written like the first."
         ),
         "boundary": (
-            "The text is the same. The prompt ends in a newline and the model samples another; tokenised at once, "
-            "the two would be one token. What was sampled stays."
+            "The text is the same. The prompt ends in a newline and the model samples another; tokenised at "
+            "once, the two would be one token. What was sampled stays."
         ),
         "character": (
-            "The text is the same. The turn was cut inside a character; the bytes that were sampled stay, where "
-            "text can only hold a replacement mark."
+            "The text is the same. The turn was cut inside a character; the bytes that were sampled stay, "
+            "where text can only hold a replacement mark."
         ),
         "control": (
-            "The text is the same. A message spells the model's end of turn; `apply_chat_template` makes a control "
-            "token of it, here it stays text."
+            "The text is the same. A message spells the model's end of turn; `apply_chat_template` makes a "
+            "control token of it, here it stays text."
         ),
         "refused": "The template cannot express the case, and rollhook says so. The sentences are below.",
         "only ours": "The template refuses the whole history, but nothing of what is put behind the turn.",
@@ -84,6 +86,7 @@ class UnexplainedError(AssertionError):
     """A difference that no known reason accounts for."""
 
 
+@cache
 def cell(family: Family, case: str) -> tuple[Sequence[str], str]:
     """The reasons for what the table says of a case, and the words of a refusal.
 
@@ -108,9 +111,10 @@ def cell(family: Family, case: str) -> tuple[Sequence[str], str]:
     if case == CHARACTER:
         reasons.append("character")
     elif case == CONTROL:
-        end = tokenizer.eos_token_id
-        if list(outcome.theirs).count(end) - list(outcome.ours).count(end) < 2:
-            raise UnexplainedError(f"{family.name}, {case}: the messages' control tokens are control tokens")
+        added = tokenizer.added_tokens_decoder
+        plain = play(family, case, control="nothing")
+        if [i for i in outcome.ours if i in added] != [i for i in plain.ours if i in added]:
+            raise UnexplainedError(f"{family.name}, {case}: a message made a control token")
         reasons.append("control")
     elif not reasons:
         if tokenizer.encode(text, add_special_tokens=False) != list(outcome.theirs):
@@ -126,9 +130,10 @@ def page(rows: Mapping[str, Mapping[str, tuple[Sequence[str], str]]]) -> str:
         "",
         "<!-- written by `python -m tests.exactness.table`; a test compares it with what the code does -->",
         "",
-        "What the ledger would send, turn by turn rendered, against `apply_chat_template` of the whole history, with",
-        "real tokenizers and original chat templates, under the default policy `append`. `equal` is id for id; every",
-        "other word is explained below the table, and the tests prove the explanation: undone, nothing else differs.",
+        "What the ledger would send, rendered turn by turn, against `apply_chat_template` of the whole",
+        "history, with real tokenizers and original chat templates, under the default policy `append`.",
+        "`equal` is id for id; every other word is explained below the table, and the tests prove the",
+        "explanation: with that difference undone, the texts are the same.",
         "",
         "| | " + " | ".join(CASES) + " |",
         "|---" * (len(CASES) + 1) + "|",
@@ -136,7 +141,7 @@ def page(rows: Mapping[str, Mapping[str, tuple[Sequence[str], str]]]) -> str:
     for name, cells in rows.items():
         lines.append(f"| **{name}** | " + " | ".join(", ".join(cells[case][0]) for case in CASES) + " |")
     lines += ["", "| word | meaning |", "|---|---|"]
-    lines += [f"| {word} | {sentence} |" for word, sentence in REASONS.items()]
+    lines += [f"| {word} | {_escaped(sentence)} |" for word, sentence in REASONS.items()]
     lines += ["", "## What a family cannot express", ""]
     for name, cells in rows.items():
         refusals: dict[str, list[str]] = {}
@@ -144,9 +149,41 @@ def page(rows: Mapping[str, Mapping[str, tuple[Sequence[str], str]]]) -> str:
             if why:
                 refusals.setdefault(why, []).append(case)
         lines += [f"- {name}, {'; '.join(cases)}: *{why}*" for why, cases in refusals.items()]
+    lines += ["", "## Control tokens in messages", ""]
+    lines += [
+        "Inside user, tool and document text these stay text: every special token of the tokenizer, and of",
+        "its other added tokens those in control form (`<|...|>`). Added tokens that models write as text",
+        "are left to the template.",
+        "",
+        "| | stay text | left to the template |",
+        "|---|---|---|",
+    ]
+    for family in FAMILIES:
+        stay, left = control_tokens(family)
+        lines.append(f"| **{family.name}** | {_sample(stay)} | {_sample(left)} |")
     lines += ["", "## Tokenizers and templates", ""]
     lines += [f"- {family.name}: {family.source}." for family in FAMILIES]
     return "\n".join(lines) + "\n"
+
+
+def control_tokens(family: Family) -> tuple[list[str], list[str]]:
+    """The family's added tokens: those that stay text in messages, and those left to the template."""
+    model = model_of(family)
+    neutralised = Renderer(model.tokenizer, chat_template=model.template).neutralised
+    added = {token.content for token in model.tokenizer.added_tokens_decoder.values()}
+    reserved = re.compile(r"reserved|place▁holder|unused|SPECIAL_\d+|^\s+$|^▁+$")
+    named = sorted(token for token in added if not reserved.search(token))
+    return [token for token in named if token in neutralised], [t for t in named if t not in neutralised]
+
+
+def _sample(tokens: Sequence[str]) -> str:
+    shown = ", ".join(_escaped(f"`{token}`") for token in tokens[:8])
+    return f"{shown} and {len(tokens) - 8} more" if len(tokens) > 8 else shown or NOT_APPLICABLE
+
+
+def _escaped(text: str) -> str:
+    """Text for a table's cell."""
+    return text.replace("|", "\\|")
 
 
 def main() -> int:

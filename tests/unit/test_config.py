@@ -202,6 +202,13 @@ def test_a_temperature_that_the_trainer_does_not_know_is_refused() -> None:
     )
 
 
+def test_prompts_that_a_trainer_renders_are_refused() -> None:
+    error = args_error(apply_chat_template=True)
+
+    assert error.startswith("--apply-chat-template hands over prompts that are rendered already")
+    assert "drop the flag" in error
+
+
 def test_equal_configurations_have_equal_fingerprints_in_every_process() -> None:
     source = (
         "from rollhook.config import RunConfig\n"

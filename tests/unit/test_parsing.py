@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollhook.errors import ConfigError
@@ -372,6 +372,7 @@ def cut_texts(draw: st.DrawFn) -> tuple[str, list[str]]:
     return text, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
+@settings(deadline=None)
 @given(
     cut_texts(),
     st.sampled_from(sorted(TOOL_PARSERS)),
@@ -394,6 +395,7 @@ def test_streamed_and_whole_parsing_agree_for_any_cutting(
     assert tuple(event for event in events if isinstance(event, BrokenCall)) == whole.broken_calls
 
 
+@settings(deadline=None)
 @given(texts, st.sampled_from(sorted(set(TOOL_PARSERS) - {"gpt-oss"})))
 def test_broken_calls_are_part_of_the_content(text: str, tool: str) -> None:
     parsed = parse(text, tool)

@@ -73,7 +73,7 @@ class Batcher:
     """
 
     def __init__(
-        self, model: PackedModel, tokenizer: Any, *, max_batch: int, max_tokens: int, chunk_tokens: int = 256
+        self, model: PackedModel, tokenizer: Any, *, max_batch: int, max_tokens: int, chunk_tokens: int = 128
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -84,6 +84,11 @@ class Batcher:
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._kept: list[SequenceCache] = []  # the least recently used first
+
+    @property
+    def context_len(self) -> int:
+        """The model's context, in tokens."""
+        return self._model.context_len
 
     @property
     def idle(self) -> bool:

@@ -7,16 +7,23 @@ flight. Requests in flight at the end are answered as aborted.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rollhook.embedded.models import resolve_model
 from rollhook.embedded.server import EngineServer, serving
-from rollhook.embedded.worker import EngineOptions, Worker
+from rollhook.embedded.worker import Worker
 from rollhook.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rollhook.embedded.batcher import Batcher
+
+
+_CACHE_BYTES = 2 << 30  # for keys and values, when no max_cached_tokens is given
 
 
 class EmbeddedEngine:
@@ -62,15 +69,7 @@ class EmbeddedEngine:
 
     async def __aenter__(self) -> Self:
         self.model_path = await asyncio.to_thread(resolve_model, self._model)
-        worker = Worker(
-            EngineOptions(
-                model_path=self.model_path,
-                dtype=self._dtype,
-                max_batch=self._max_batch,
-                max_cached_tokens=self._max_cached_tokens,
-                threads=self._threads,
-            )
-        )
+        worker = Worker(self._load)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.stop)
             context_len = await worker.start()
@@ -88,6 +87,26 @@ class EmbeddedEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    def _load(self) -> Batcher:
+        """The batcher over the loaded model. Called on the worker thread, where reading weights may block."""
+        import torch
+        from transformers import AutoTokenizer
+
+        from rollhook.embedded.batcher import Batcher
+        from rollhook.embedded.packed import PackedModel
+
+        dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+        if self._dtype not in dtypes:
+            raise ConfigError(f"dtype {self._dtype!r} is not one of {', '.join(dtypes)}")
+        # torch's threads spin while they wait for each other: one that must share its core holds up all
+        torch.set_num_threads(self._threads or max(1, (os.cpu_count() or 1) // 2))
+        model = PackedModel.load(self.model_path, dtypes[self._dtype])
+        tokenizer = AutoTokenizer.from_pretrained(self.model_path, local_files_only=True)
+        fitting = max(model.context_len, _CACHE_BYTES // model.layout.bytes_per_token)
+        return Batcher(
+            model, tokenizer, max_batch=self._max_batch, max_tokens=self._max_cached_tokens or fitting
+        )
 
 
 async def serve_forever(

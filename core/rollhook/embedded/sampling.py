@@ -2,7 +2,7 @@
 
 Invariant: a log-probability is log_softmax(logits / T) over the whole vocabulary, before top-k, top-p and
 min-p narrow the choice, with T = 1 at temperature 0: what SGLang reports and a trainer recomputes.
-Each request draws one number per token from its own generator, so its batch mates cannot change its answer.
+Each request draws from its own generator, so its batch mates cannot change its answer.
 """
 
 from __future__ import annotations
@@ -50,22 +50,19 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[tuple[int,
 
 
 def _draw(logprobs: torch.Tensor, sampler: Sampler) -> int:
-    """One token by the inverse of the cumulative distribution, in float64.
+    """One token, by a race: each token's exponential clock runs at its probability, the first to ring wins.
 
-    A single uniform number decides, so rounding in the logits moves the choice only when that number lies on
-    the edge between two tokens.
+    Every token has its own noise, so that rounding in the logits changes the winner only in a dead heat; with
+    one uniform number over the cumulative distribution it would move the edges of all tokens at once.
     """
-    weights = logprobs.double().exp()
-    order = None
+    weights = logprobs.exp()
     if narrows(sampler.params):
-        weights, order = weights.sort(descending=True)
-        weights = narrow(weights, sampler.params)
-    cumulative = weights.cumsum(0)
-    drawn = torch.rand((), generator=sampler.generator, dtype=torch.float64) * cumulative[-1]
-    index = int(torch.searchsorted(cumulative, drawn, right=True))
-    # rounding may put the draw on the very end; the last token with any weight owns it
-    index = min(index, int(weights.nonzero()[-1]))
-    return index if order is None else int(order[index])
+        descending, order = weights.sort(descending=True)
+        weights[order[excluded(descending, sampler.params)]] = 0.0
+    uniform = torch.rand(weights.shape, generator=sampler.generator, dtype=torch.float64)
+    clocks = uniform.neg_().log1p_().neg_()  # in float64: a coarser grid would favour rare tokens
+    # a clock at zero would let a token of weight zero win
+    return int((weights / clocks.clamp_min_(torch.finfo(clocks.dtype).tiny)).argmax())
 
 
 def narrows(params: SamplingParams) -> bool:
@@ -73,15 +70,14 @@ def narrows(params: SamplingParams) -> bool:
     return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
 
 
-def narrow(descending: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Zero the probabilities that top-k, top-p and min-p exclude.
+def excluded(descending: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """What top-k, top-p and min-p exclude of probabilities in descending order: a mask of [vocabulary].
 
-    descending: [vocabulary], descending, summing to 1. A token stays under top-p while the mass before it is
-    at most top_p; min_p is relative to the most likely token. As in SGLang, nothing is renormalised between.
+    A token stays under top-p while the mass before it is at most top_p; min_p is relative to the most likely
+    token. As in SGLang, nothing is renormalised between.
     """
-    kept = descending.clone()
+    out = (descending.cumsum(0) - descending) > params.top_p
+    out |= descending < descending[0] * params.min_p
     if params.top_k > 0:
-        kept[params.top_k :] = 0.0
-    kept[(descending.cumsum(0) - descending) > params.top_p] = 0.0
-    kept[descending < descending[0] * params.min_p] = 0.0
-    return kept
+        out[params.top_k :] = True
+    return out

@@ -10,41 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rollhook.embedded.params import GenerateRequest, InvalidRequest
-from rollhook.errors import ConfigError, EngineError, EngineUnavailable
+from rollhook.errors import EngineError, EngineUnavailable
 
 if TYPE_CHECKING:
     from rollhook.embedded.batcher import Batcher, Generation, Snapshot
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_CACHE_BYTES = 2 << 30  # keys and values, when no max_cached_tokens is given
 _STOP_DEADLINE_S = 60.0  # a step in progress is waited for; the longest is one prompt chunk
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """What the worker needs to know before it loads the model.
-
-    dtype: "float32" or "bfloat16". max_cached_tokens: token slots of all caches together; None means 2 GiB's
-    worth, at least one context. threads: torch's, None for half of the machine's: torch's threads spin while
-    they wait for each other, so that sharing a core with anything else costs them far more than its time.
-    """
-
-    model_path: Path
-    dtype: str
-    max_batch: int
-    max_cached_tokens: int | None
-    threads: int | None
 
 
 class Stream:
@@ -84,8 +64,9 @@ class Stream:
 class Worker:
     """Owns the thread. `start`, then `submit`, `abort`, `flush` from the event loop, then `stop`."""
 
-    def __init__(self, options: EngineOptions) -> None:
-        self._options = options
+    def __init__(self, load: Callable[[], Batcher]) -> None:
+        """load: makes the batcher; called on the worker thread, where reading weights may block."""
+        self._load = load
         self._commands: queue.SimpleQueue[Callable[[Batcher], None]] = queue.SimpleQueue()
         self._streams: dict[Generation, Stream] = {}  # the worker thread's own
         self._closing = False  # the event loop's: no command is put after the one that stops the thread
@@ -99,7 +80,7 @@ class Worker:
         return self._thread.is_alive() and not self._closing
 
     async def start(self) -> int:
-        """Load the model; its context length in tokens. Raises ConfigError if it cannot be served."""
+        """Load the model; its context length in tokens. Raises whatever `load` raised."""
         self._thread.start()
         return await asyncio.wrap_future(self._loaded)
 
@@ -159,11 +140,11 @@ class Worker:
         if not self._loaded.set_running_or_notify_cancel():
             return
         try:
-            batcher, context_len = _load(self._options)
+            batcher = self._load()
         except Exception as error:  # noqa: BLE001  whatever stops loading belongs to whoever awaits start()
             self._loaded.set_exception(error)
             return
-        self._loaded.set_result(context_len)
+        self._loaded.set_result(batcher.context_len)
         while not self._stopping:
             self._obey(batcher)
             if not self._stopping:
@@ -191,24 +172,3 @@ class Worker:
                 self._streams.pop(generation).publish(batcher.snapshot(generation))
             elif generation.request.stream:
                 self._streams[generation].publish(batcher.snapshot(generation))
-
-
-def _load(options: EngineOptions) -> tuple[Batcher, int]:
-    """The batcher over the loaded model, and the model's context length. Imports torch: seconds."""
-    import torch
-    from transformers import AutoTokenizer
-
-    from rollhook.embedded.batcher import Batcher
-    from rollhook.embedded.packed import PackedModel
-
-    dtypes: dict[str, Any] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    if options.dtype not in dtypes:
-        raise ConfigError(f"dtype {options.dtype!r} is not one of {', '.join(dtypes)}")
-    torch.set_num_threads(options.threads or max(1, (os.cpu_count() or 1) // 2))
-    model = PackedModel.load(options.model_path, dtypes[options.dtype])
-    tokenizer = AutoTokenizer.from_pretrained(options.model_path, local_files_only=True)
-    max_tokens = options.max_cached_tokens or max(
-        model.context_len, _CACHE_BYTES // model.layout.bytes_per_token
-    )
-    batcher = Batcher(model, tokenizer, max_batch=options.max_batch, max_tokens=max_tokens)
-    return batcher, model.context_len

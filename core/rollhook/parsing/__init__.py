@@ -5,6 +5,7 @@ Invariant: the names are SGLang's, and streamed and whole parsing give the same 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,8 @@ from rollhook.parsing.grammars import DeepSeekV3, Glm, Hermes, KimiK2, Llama3, M
 from rollhook.parsing.harmony import HarmonyParser
 from rollhook.parsing.parser import NewId, Parser
 from rollhook.parsing.results import BrokenCall, Event, Parsed, TextDelta, ToolSchemas
+from rollhook.parsing.sglang import PREFIX as SGLANG
+from rollhook.parsing.sglang import SGLangParser
 from rollhook.parsing.tag_parser import Grammar, TagParser
 from rollhook.protocols import ToolCall
 
@@ -64,9 +67,22 @@ def make_parser(
 ) -> Parser:
     """A parser for one turn.
 
-    tools: as offered to the model, for the types of arguments. starts_in_reasoning: the prompt opened it.
-    new_id: makes ids for calls, default random. Raises ConfigError for a name nobody knows.
+    tool_parser, reasoning_parser: a name of `TOOL_PARSERS` and of `REASONING_PARSERS`, None for none;
+    `sglang:<name>` takes SGLang's own. tools: as offered to the model, for the types of arguments.
+    starts_in_reasoning: the prompt opened it. new_id: makes ids for calls, default random.
+    Raises ConfigError for a name nobody knows.
     """
+    names = [name for name in (tool_parser, reasoning_parser) if name is not None]
+    if any(name.startswith(SGLANG) for name in names):
+        if not all(name.startswith(SGLANG) for name in names):
+            raise ConfigError(f"{' and '.join(names)}: take both parsers from sglang or none")
+        return SGLangParser(
+            tool_parser and tool_parser.removeprefix(SGLANG),
+            reasoning_parser and reasoning_parser.removeprefix(SGLANG),
+            tools=tools,
+            starts_in_reasoning=starts_in_reasoning,
+            new_id=new_id,
+        )
     _check_name("tool", tool_parser, TOOL_PARSERS)
     _check_name("reasoning", reasoning_parser, REASONING_PARSERS)
     schemas = ToolSchemas(tools)
@@ -78,8 +94,13 @@ def make_parser(
         REASONING_PARSERS[reasoning_parser] if reasoning_parser else None,
         schemas=schemas,
         starts_in_reasoning=starts_in_reasoning or reasoning_parser in ALWAYS_REASONS,
-        new_id=new_id,
+        new_id=new_id or (_nine_characters if tool_parser == "mistral" else None),
     )
+
+
+def _nine_characters(name: str, place: int) -> str:
+    """A random call id in the only form that Mistral's templates take."""
+    return uuid.uuid4().hex[:9]
 
 
 def _check_name(kind: str, name: str | None, known: Mapping[str, object]) -> None:

@@ -56,12 +56,12 @@ class WrittenCall:
     call_id: str | None = None
 
 
-class BrokenSyntax(Exception):  # noqa: N818  never leaves the package: becomes a BrokenCall
-    """A call that cannot be read, with the sentence for the model."""
+class BrokenSyntax(Exception):
+    """A call that cannot be read, with the sentence for the model. Never leaves the package."""
 
 
-class NotACall(Exception):  # noqa: N818  never leaves the package: the block is text
-    """What looked like a call is text, and not a mistake."""
+class NotACall(Exception):
+    """What looked like a call is text, and not a mistake. Never leaves the package."""
 
 
 class ToolSchemas:

@@ -32,7 +32,7 @@ def last_number(said: str) -> Answer | None:
     number = Decimal(found[-1].replace(",", ""))
     whole = number == number.to_integral_value()
     text = format(number.to_integral_value() if whole else number.normalize(), "f")
-    return Answer("0" if number == 0 else text, text)
+    return _answer("0", "0") if number == 0 else _answer(text, text)
 
 
 def last_boxed(said: str) -> Answer | None:
@@ -89,5 +89,5 @@ EXTRACTORS: dict[ExtractorName, Callable[[str], Answer | None]] = {
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
 _BOXED = re.compile(r"\\boxed\{")
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_LABEL = re.compile(r"^\W*(?:final )?answer\W*(?:is\b)?", re.IGNORECASE)
+_LABEL = re.compile(r"^\W*(?:(?:the )?(?:final )?answer\s*(?:is\b|[:=-])\s*)+", re.IGNORECASE)
 _NOT_WORD = re.compile(r"[\W_]+")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, FilePath, model_validator
+from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rollhook import RunOnly
 
@@ -27,7 +27,7 @@ class SearchConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    corpus: FilePath | None = None
+    corpus: Path | None = None
     url: AnyHttpUrl | None = None
     cache: Annotated[Path | None, RunOnly()] = None
     topk: int = Field(3, ge=1, le=20)
@@ -37,6 +37,13 @@ class SearchConfig(BaseModel):
     timeout_s: Annotated[float, RunOnly()] = Field(30.0, gt=0, le=600)
     retries: Annotated[int, RunOnly()] = Field(3, ge=0, le=10)
     on_outage: Annotated[Literal["fail", "observe"], RunOnly()] = "fail"
+
+    @field_validator("corpus")
+    @classmethod
+    def _is_there(cls, corpus: Path | None) -> Path | None:
+        if corpus is not None and not corpus.is_file():
+            raise ValueError(f"{corpus}: no such file")
+        return corpus
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

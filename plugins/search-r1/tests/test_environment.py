@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
 
-from rollhook import Plugins, RowError, RunConfig, Runtime, Sample, Status, run_rollout
+from rollhook import (
+    ConfigError,
+    Outcome,
+    Plugins,
+    Rollout,
+    RowError,
+    RunConfig,
+    Runtime,
+    Sample,
+    Status,
+    TopologySpec,
+    hookimpl,
+    run_rollout,
+)
 from rollhook.testing import Reply, ScriptedEngine, scripted_log_prob
 from rollhook_search_r1.protocol import CORRECTION, instruct
 
@@ -312,7 +328,52 @@ async def test_a_row_may_set_its_bounds(corpus: Path, smollm2_tokenizer: Any) ->
     }
 
 
+async def test_a_corpus_that_is_not_there_stops_the_run_at_its_start(smollm2_tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match=r"search-r1\.corpus: nowhere\.jsonl: no such file"):
+        async with run_of(smollm2_tokenizer, [], corpus="nowhere.jsonl"):
+            pass
+
+
 async def test_a_run_without_corpus_and_url_is_told_before_any_token(smollm2_tokenizer: Any) -> None:
     async with run_of(smollm2_tokenizer, []) as (runtime, _):
         with pytest.raises(RowError, match="set one of corpus and url in the run configuration"):
             runtime.resolver.resolve({"rollhook": "search-r1"})
+
+
+class Pair:
+    """Two agents in one environment, one after the other."""
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        for role in ("first", "second"):
+            last = await rollout.agent(role).loop(rollout.messages, environment=rollout.environment)
+        return Outcome(response=last.content)
+
+
+@hookimpl
+def rollhook_topologies() -> list[TopologySpec]:
+    return [TopologySpec(name="pair", create=lambda config, rollout: Pair())]
+
+
+async def test_the_turns_of_several_agents_are_counted_apart(corpus: Path, smollm2_tokenizer: Any) -> None:
+    plugins = Plugins(entry_points=[ENTRY_POINT])
+    plugins.add("pair", SimpleNamespace(rollhook_topologies=rollhook_topologies))
+    row = Sample(
+        index=0,
+        prompt=QUESTION,
+        label="Lima",
+        metadata={"rollhook": {"environment": "search-r1", "topology": "pair"}},
+    )
+    async with ScriptedEngine(smollm2_tokenizer, [SEARCH, ANSWER, SEARCH, ANSWER]) as engine:
+        settings = {"search-r1": {"corpus": str(corpus), "cache": str(corpus.parent), "max_turns": 1}}
+        config = RunConfig(engine=engine.url, settings=settings)
+        async with Runtime(config, plugins=plugins, tokenizer=smollm2_tokenizer) as runtime:
+            samples = await run_rollout(runtime, row, {})
+
+    assert [sample.response.count("<information>") for sample in samples] == [1, 1]
+    assert [sample.reward for sample in samples] == [1.0, 1.0]
+
+
+def test_loading_the_plugin_does_not_load_the_index_library() -> None:
+    program = "import sys, rollhook_search_r1.hooks; sys.exit('tantivy' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

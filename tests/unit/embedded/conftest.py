@@ -45,6 +45,7 @@ def tiny(tiny_path: Path) -> PackedModel:
 
     from rollhook.embedded.packed import PackedModel
 
+    torch.set_num_threads(1)  # threads that spin for each other cost a toy model more than they save
     return PackedModel.load(tiny_path, torch.float32)
 
 

@@ -112,20 +112,16 @@ def test_a_long_prompt_does_not_stop_an_answer_being_written(bench: Bench) -> No
         assert len(short.output_ids) == expected
 
 
-@pytest.mark.parametrize(
-    ("params", "reason"),
-    [
-        ({"max_new_tokens": 3}, {"type": "length", "length": 3}),
-        ({"max_new_tokens": None}, {"type": "length", "length": 412}),
-    ],
-)
-def test_an_answer_ends_at_its_own_limit_or_the_models_context(
-    bench: Bench, params: dict[str, Any], reason: dict[str, Any]
+@pytest.mark.parametrize(("limit", "length"), [(3, 3), (None, 156)])
+def test_an_answer_ends_at_its_own_limit_or_where_the_room_ends(
+    bench: Bench, limit: int | None, length: int
 ) -> None:
-    answer = bench.answer(PROMPT, ignore_eos=True, seed=1, **params)
+    batcher = bench.batcher(max_tokens=256)
+    answer = bench.add(batcher, PROMPT, ignore_eos=True, max_new_tokens=limit)
+    bench.finish(batcher)
 
-    assert answer.finish == reason
-    assert len(answer.output_ids) == len(answer.logprobs) == reason["length"]
+    assert answer.finish == {"type": "length", "length": length}
+    assert len(answer.output_ids) == len(answer.logprobs) == length
 
 
 def test_a_stop_token_ends_the_answer_and_stays_in_its_ids(bench: Bench) -> None:

@@ -12,18 +12,18 @@ def _normalize(hidden, weight, epsilon):
     return (wide * scale).to(hidden.dtype) * weight
 
 
-def rms_norm(out, input, weight, epsilon):
-    """out = RMSNorm(input) * weight; both [..., hidden]."""
-    out.copy_(_normalize(input, weight, epsilon))
+def rms_norm(out, hidden, weight, epsilon):
+    """out = RMSNorm(hidden) * weight; both [..., hidden]."""
+    out.copy_(_normalize(hidden, weight, epsilon))
 
 
-def fused_add_rms_norm(input, residual, weight, epsilon):
-    """residual += input; input = RMSNorm(residual) * weight; both [tokens, hidden]."""
-    residual.add_(input)
-    input.copy_(_normalize(residual, weight, epsilon))
+def fused_add_rms_norm(hidden, residual, weight, epsilon):
+    """residual += hidden; hidden = RMSNorm(residual) * weight; both [tokens, hidden]."""
+    residual.add_(hidden)
+    hidden.copy_(_normalize(residual, weight, epsilon))
 
 
-def rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox):
+def rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox):  # noqa: PLR0917  vLLM's
     """Rotate query and key in place.
 
     positions: [tokens]. query, key: [tokens, heads * head_size]; key may be None. cos_sin_cache: [positions,

@@ -1,0 +1,51 @@
+"""A finished session's Samples: its segments as siblings of one rollout, by the same rules as `generate`.
+
+Invariant: at least one certified Sample comes back for every session, also for one that sampled nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rollhook.adapters.sessions import Session
+from rollhook.errors import RolloutError
+from rollhook.generate import rollout_id_of
+from rollhook.ledger import Segment
+from rollhook.sample import Sample, Status
+from rollhook.siblings import Origin, Part, Reward, aborted_siblings, failed_sample, merge_siblings
+
+RECORD_KEY = "rollhook_adapter"
+
+
+def session_samples(
+    session: Session, base_sample: Sample, reward: float, extra_metadata: Mapping[str, Any]
+) -> list[Sample]:
+    """The session as training Samples. `metadata["rollhook_adapter"]` holds what its clients asked for."""
+    ledgers = list(session.ledgers.values())
+    origin = Origin(
+        sample=base_sample,
+        rollout_id=rollout_id_of(base_sample),
+        sampled_tokens=sum(ledger.sampled_tokens for ledger in ledgers),
+        trained_tokens=sum(ledger.sampled_tokens for ledger in ledgers if ledger.trained),
+    )
+    parts = [Part(segment, _status(segment), _response(session, segment)) for segment in session.segments()]
+    if not parts:
+        samples = [failed_sample(origin, RolloutError("nothing was sampled in the adapter's session"))]
+    elif session.last_finish == "abort":
+        samples = aborted_siblings(origin, parts)
+    else:
+        samples = merge_siblings(origin, parts, Reward(value=reward))
+    for sample in samples:
+        sample.metadata.update(extra_metadata)
+        sample.metadata[RECORD_KEY] = session.record()
+    return samples
+
+
+def _status(segment: Segment) -> Status:
+    return Status.TRUNCATED if segment.finish_reason == "length" else Status.COMPLETED
+
+
+def _response(session: Session, segment: Segment) -> str:
+    renderer = next(iter(session.ledgers.values())).renderer
+    return renderer.decode(segment.tokens[segment.prompt_length :])

@@ -1,0 +1,223 @@
+"""One request answered: history -> ledger -> engine -> ledger, the same for every protocol.
+
+Invariant: a turn enters the ledger only when it was sampled whole and its client is there to get it. The
+run's sampling parameters are what reaches the engine, whatever the client asked for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollhook.adapters.errors import WireError, as_wire_error, bad_request, too_long
+from rollhook.adapters.reading import TurnEvent, TurnReader, dump_arguments
+from rollhook.adapters.sessions import Purpose, Session
+from rollhook.engine import Completion, Delta, Engine
+from rollhook.errors import EngineError, RenderError
+from rollhook.ledger import Ledger, Prompt
+from rollhook.parsing import Parsed, make_parser
+from rollhook.protocols import FinishReason, Message
+
+DEFAULT_MAX_NEW_TOKENS = 4096
+MISTRAL_ID_LENGTH = 9  # its template refuses call ids of another length
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a protocol module read in a request.
+
+    model: as the client names it. tools: in OpenAI's form. offer_tools: whether calls are looked for.
+    constraint: sampling parameters that force the answer's form; such a turn never trains.
+    asked: what the client asked for and does not decide, for the record.
+    """
+
+    model: str
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    stream: bool = False
+    max_new_tokens: int | None = None
+    offer_tools: bool = True
+    constraint: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A sampled turn. id: the response's. message: as it stands in the ledger."""
+
+    id: str
+    parsed: Parsed
+    message: Message
+    finish_reason: FinishReason
+    matched: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRules:
+    """What an adapter holds every turn to. sampling: the run's. 0: no limit."""
+
+    tool_parser: str | None
+    reasoning_parser: str | None
+    sampling: Mapping[str, Any]
+    max_turns_per_session: int
+    max_tokens_per_session: int
+    max_context_tokens: int
+
+
+class LiveTurn:
+    """One request on its way. Raises WireError on making when it cannot be asked of the engine.
+
+    id: the response's id, which thinking carries back. new_call_id: see `rollhook.parsing.make_parser`.
+    """
+
+    def __init__(
+        self, session: Session, ask: Ask, engine: Engine, rules: TurnRules, call_prefix: str
+    ) -> None:
+        self.id = secrets.token_hex(12)
+        self.session = session
+        self.ask = ask
+        self._engine = engine
+        self._rules = rules
+        self._call_prefix = call_prefix
+        self._check_caps()
+        if ask.tools and rules.tool_parser is None:
+            raise bad_request(
+                "tools: this adapter was made without a tool_parser, so it offers none", "tools"
+            )
+        self._ledger, self.prompt = extend(session, ask)
+        self._sampling = self._sampling_params()
+        self._completion: Completion | None = None
+        self._message: Message = {}
+        session.requests += 1
+
+    async def sample(self, on_event: Callable[[TurnEvent], None] | None = None) -> Answer:
+        """Sample the turn, telling `on_event` what becomes certain. Nothing is committed yet.
+
+        Raises WireError for whatever goes wrong.
+        """
+        reader = self._reader()
+        on_delta = None if on_event is None else _feeding(reader, on_event)
+        try:
+            completion = await self._engine.generate(
+                self.prompt.input_ids, self._sampling, session=self.session.id, on_delta=on_delta
+            )
+        except EngineError as error:
+            raise as_wire_error(error) from error
+        if completion.finish_reason == "abort":
+            self.session.last_finish = "abort"
+            raise WireError(503, "the engine's answer was aborted before its end", "aborted", retry=True)
+        events, parsed = reader.finish(completion.token_ids)
+        if on_event is not None:
+            for event in events:
+                on_event(event)
+        self._completion, self._message = completion, self._as_message(parsed)
+        return Answer(
+            id=self.id,
+            parsed=parsed,
+            message=self._message,
+            finish_reason=completion.finish_reason,
+            matched=completion.matched if isinstance(completion.matched, str) else None,
+            prompt_tokens=self.prompt.length,
+            cached_tokens=completion.cached_tokens,
+            completion_tokens=len(completion.token_ids),
+            reasoning_tokens=len(self._ledger.renderer.encode(parsed.reasoning)) if parsed.reasoning else 0,
+        )
+
+    def commit(self) -> None:
+        """Put the sampled turn into the ledger."""
+        assert self._completion is not None
+        self._ledger.commit(self.prompt, self._completion, self._message)
+        self.session.note(self.ask.asked)
+        self.session.turns += 1
+        self.session.sampled_tokens += len(self._completion.token_ids)
+        self.session.last_finish = self._completion.finish_reason
+
+    def _check_caps(self) -> None:
+        session, rules = self.session, self._rules
+        if rules.max_turns_per_session and session.turns >= rules.max_turns_per_session:
+            raise WireError(
+                403, f"the session has had its {rules.max_turns_per_session} turns", "turn_limit_reached"
+            )
+        if rules.max_tokens_per_session and session.sampled_tokens >= rules.max_tokens_per_session:
+            raise WireError(
+                403,
+                f"the session has sampled its {rules.max_tokens_per_session} tokens",
+                "token_limit_reached",
+            )
+
+    def _sampling_params(self) -> dict[str, Any]:
+        """The run's parameters; a client's only lower the length or force the form."""
+        sampling = {**self._rules.sampling, **self.session.sampling, **self.ask.constraint}
+        limits = [sampling.get("max_new_tokens"), self.ask.max_new_tokens]
+        if context := self.session.max_context_tokens or self._rules.max_context_tokens:
+            if self.prompt.length >= context:
+                raise too_long(self.prompt.length, context)
+            limits.append(context - self.prompt.length)
+        sampling["max_new_tokens"] = min(
+            (limit for limit in limits if limit is not None), default=DEFAULT_MAX_NEW_TOKENS
+        )
+        if sampling.get("sampling_seed") is not None:  # a seed of its own for each turn
+            sampling["sampling_seed"] = (sampling["sampling_seed"] + self.session.requests) % 2**31
+        return sampling
+
+    def _reader(self) -> TurnReader:
+        parses_calls = bool(self.ask.tools) and self.ask.offer_tools
+        parser = make_parser(
+            self._rules.tool_parser if parses_calls else None,
+            self._rules.reasoning_parser,
+            tools=self.ask.tools,
+            starts_in_reasoning=self.prompt.starts_in_reasoning,
+            new_id=self._new_call_id,
+        )
+        return TurnReader(self._ledger.renderer, parser)
+
+    def _new_call_id(self, name: str, place: int) -> str:
+        if self._rules.tool_parser == "mistral":
+            return secrets.token_hex(MISTRAL_ID_LENGTH)[:MISTRAL_ID_LENGTH]
+        return f"{self._call_prefix}{secrets.token_hex(12)}"
+
+    def _as_message(self, parsed: Parsed) -> Message:
+        message: Message = {"role": "assistant", "content": parsed.content, "response_id": self.id}
+        if parsed.reasoning is not None:
+            message["reasoning_content"] = parsed.reasoning
+        if parsed.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": dump_arguments(call)},
+                }
+                for call in parsed.tool_calls
+            ]
+        return message
+
+
+def extend(session: Session, ask: Ask) -> tuple[Ledger, Prompt]:
+    """The ledger a request belongs to and its prompt. Raises WireError when it cannot be rendered."""
+    ledger = session.ledger(_purpose(ask))
+    try:
+        return ledger, ledger.extend(ask.messages, tools=ask.tools)
+    except RenderError as error:
+        raise as_wire_error(error) from error
+
+
+def _purpose(ask: Ask) -> Purpose:
+    """A request without tools, in whose history no tool was used, is a call beside the conversation."""
+    if ask.constraint:
+        return "constrained"
+    used = any(message["role"] == "tool" or message.get("tool_calls") for message in ask.messages)
+    return "main" if ask.tools or used else "side"
+
+
+def _feeding(reader: TurnReader, on_event: Callable[[TurnEvent], None]) -> Callable[[Delta], None]:
+    def on_delta(delta: Delta) -> None:
+        for event in reader.feed(delta.token_ids):
+            on_event(event)
+
+    return on_delta
