@@ -161,7 +161,7 @@ def memory(renderer: Renderer, turns: Sequence[Turn]) -> dict[str, Measurement]:
 
 
 def long_conversation(renderer: Renderer, turns: Sequence[Turn]) -> dict[str, Measurement]:
-    """The cost of the 1000th turns over that of the 10th ones, ledger and rendering only."""
+    """The cost of turns around the 1000th over those around the 10th, ledger and rendering only."""
     ledger = Ledger(renderer)
     costs = []
     turn = None
@@ -171,7 +171,7 @@ def long_conversation(renderer: Renderer, turns: Sequence[Turn]) -> dict[str, Me
         prompt = ledger.extend(each.inputs, tools=[TOOL], after=turn)
         turn = ledger.commit(prompt, Completion(each.ids, [-0.5] * len(each.ids), str(n)), each.message)
         costs.append(time.process_time() - started)
-    early, late = median(costs[5:15]), median(costs[1000:1010])
+    early, late = median(costs[1:20]), median(costs[990:1010])
     return {
         "turn_1000_vs_10": {
             "ours": 1e3 * late,

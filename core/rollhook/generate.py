@@ -15,11 +15,12 @@ from typing import Any
 from rollhook.config import RunConfig
 from rollhook.errors import ConfigError, LimitReached, RolloutAborted, RolloutError, RowError
 from rollhook.hookspecs import TopologySpec
-from rollhook.protocols import Outcome, Score, View
+from rollhook.protocols import EnvironmentResult, Outcome, Score, View
 from rollhook.rollout import LiveRollout
 from rollhook.runtime import Runtime, runtime_for
 from rollhook.sample import Sample
 from rollhook.siblings import (
+    RESULT_KEY,
     Reward,
     aborted_siblings,
     failed_sample,
@@ -178,8 +179,14 @@ async def score_sample(runtime: Runtime, sample: Sample) -> Any:
                 messages=[*rollout.messages, {"role": "assistant", "content": sample.response}],
                 response=sample.response,
                 metadata=sample.metadata,
+                environment=_recorded_environment(sample),
             )
             return (await verifier.score(view)).value
     except RolloutError as error:
         mark_failed(sample, error)
         return 0.0
+
+
+def _recorded_environment(sample: Sample) -> EnvironmentResult | None:
+    recorded = (sample.metadata.get(RESULT_KEY) or {}).get("environment")
+    return EnvironmentResult(**recorded) if recorded else None

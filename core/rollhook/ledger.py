@@ -364,8 +364,8 @@ class Ledger:
                 requests.setdefault((node.parent, node.base, node.inputs, inserted), []).append(node)
         duplicates: set[TurnId] = set()
         for nodes in requests.values():
-            chosen = [node for node in nodes if node.children] or nodes[-1:]
-            duplicates.update(node.id for node in nodes if node not in chosen)
+            chosen = {node.id for node in nodes if node.children} or {nodes[-1].id}
+            duplicates.update({node.id for node in nodes} - chosen)
         return duplicates
 
 

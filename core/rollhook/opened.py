@@ -91,6 +91,7 @@ class OpenEnvironment:
             seen = _expect(await self.environment.reset(rollout), Observation, "reset")
             if seen.text is not None:
                 raise ValueError("reset() returned raw text; an episode opens with messages")
+            json.dumps(dict(seen.info), allow_nan=False)
         return self._record(seen)
 
     async def step(self, turn: Turn) -> Observation:
@@ -100,6 +101,7 @@ class OpenEnvironment:
                 raise ValueError("step() returned both messages and text; give one of them")
             if not (seen.done or seen.messages or seen.text is not None):
                 raise ValueError("step() returned an Observation without messages, text or done")
+            json.dumps(dict(seen.info), allow_nan=False)  # it travels with the Sample
             if seen.reward is not None and not math.isfinite(seen.reward):
                 raise ValueError(f"step() returned the reward {seen.reward}; it must be finite")
         return self._record(seen)

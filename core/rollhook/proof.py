@@ -81,16 +81,12 @@ class DeltaCheck:
 
 def _histories(call: dict[str, Any]) -> list[list[Message]]:
     """Conversations that end where the model answers: behind a user, and behind a tool's result."""
-    system = {"role": "system", "content": "System."}
-    user = {"role": "user", "content": "Question."}
-    answer = {"role": "assistant", "content": "Answer.", "reasoning_content": "Thought."}
-    calling = {"role": "assistant", "content": "", "reasoning_content": "Thought.", "tool_calls": [call]}
-    result = {
-        "role": "tool",
-        "content": "Result.",
-        "tool_call_id": call["id"],
-        "name": call["function"]["name"],
-    }
+    system: Message = {"role": "system", "content": "System."}
+    user: Message = {"role": "user", "content": "Question."}
+    answer: Message = {"role": "assistant", "content": "Answer.", "reasoning_content": "Thought."}
+    calling: Message = {**answer, "content": "", "tool_calls": [call]}
+    name = call["function"]["name"]
+    result: Message = {"role": "tool", "content": "Result.", "tool_call_id": call["id"], "name": name}
     talk = [user, answer, user]
     work = [user, calling, result]
     return [talk, work, [*work, answer, user], [system, *talk], [system, *work]]

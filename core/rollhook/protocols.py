@@ -89,7 +89,7 @@ class Observation:
     messages: chat messages that follow the turn. text: raw text that continues the open turn instead
     (give one or the other). done: the episode is over and nothing more is sampled.
     reward: this step's reward, unitless; a rollout's environment reward is their sum.
-    info: the environment's own facts, merged over steps into `View.environment`.
+    info: the environment's own facts as JSON data, merged over steps into `View.environment`.
     """
 
     messages: Sequence[Message] = ()
@@ -349,7 +349,9 @@ class Rollout(Protocol):
     ) -> Agent:
         """A new agent. tools: None means the row's. sampling: overrides for this agent's turns.
 
-        Raises TopologyError when the role is taken.
+        model: another model of the run, by its name in the configuration's `models` (a judge, a frozen
+        opponent); only the policy's tokens train, so such an agent needs trained=False.
+        Raises TopologyError when the role is taken or the run has no such model.
         """
         ...
 

@@ -38,6 +38,7 @@ from rollhook.protocols import (
 )
 from rollhook.runtime import Runtime
 from rollhook.sample import Sample, Status
+from rollhook.served import ServedModel
 from rollhook.siblings import Origin, Part
 from rollhook.spec import Choice, Limits, Resolved
 
@@ -117,10 +118,7 @@ class LiveRollout:
         """A new agent with an empty conversation (see `rollhook.protocols.Rollout.agent`)."""
         if any(agent.role == role for agent in self.agents):
             raise TopologyError(f"{self.owner}: the role {role!r} is taken; give every agent its own")
-        if model is not None:
-            raise TopologyError(
-                f"{self.owner}: agent {role!r} asks for model {model!r}; this run has one model"
-            )
+        served = self._served(role, model, trained=trained)
         held = self.tools if tools is None else [self._hold(tool) for tool in tools]
         by_name = {tool.name: tool for tool in held}
         if len(by_name) < len(held):
@@ -134,8 +132,8 @@ class LiveRollout:
         schemas = [tool.schema for tool in held]
         made = LiveAgent(
             role=role,
-            ledger=self.runtime.ledger(role=role, trained=trained),
-            engine=self.runtime.engine,
+            ledger=self.runtime.ledger(served, role=role, trained=trained),
+            engine=served.engine,
             parser=partial(self.runtime.parser, schemas),
             tools=by_name,
             sampling=_with_stop({**self.sampling, **(sampling or {})}, self.stop),
@@ -190,18 +188,30 @@ class LiveRollout:
             rollout_id=self.rollout_id,
             sampled_tokens=sum(tokens for _, tokens in sampled),
             trained_tokens=sum(tokens for trained, tokens in sampled if trained),
+            environment=self.environment.result if self.environment else None,
         )
 
     def parts(self, limit: str | None = None) -> list[Part]:
         """Every segment sampled so far. limit: what ended the whole rollout early, None when nothing did."""
         return [
-            Part(segment, _status(agent, segment, limit), self._response(segment))
+            Part(segment, _status(agent, segment, limit), _response(agent, segment))
             for agent in self.agents
             for segment in agent.ledger.segments()
         ]
 
-    def _response(self, segment: Segment) -> str:
-        return self.runtime.renderer.decode(segment.tokens[segment.prompt_length :])
+    def _served(self, role: str, model: str | None, *, trained: bool) -> ServedModel:
+        known = self.runtime.model_names
+        if model is not None and model not in known:
+            raise TopologyError(
+                f"{self.owner}: agent {role!r} asks for the model {model!r}; beside the policy the run has: "
+                f"{', '.join(known) or 'none'} (set models in the run configuration)"
+            )
+        if model is not None and trained:
+            raise TopologyError(
+                f"{self.owner}: agent {role!r} of the model {model!r} cannot train, only the policy's tokens "
+                "do; make it with trained=False"
+            )
+        return self.runtime.model(model)
 
     def _hold(self, tool: Tool) -> OpenTool:
         return tool if isinstance(tool, OpenTool) else OpenTool(self.owner, tool)
@@ -221,6 +231,10 @@ class LiveRollout:
 def _status(agent: LiveAgent, segment: Segment, limit: str | None) -> Status:
     cut = limit or agent.truncated or segment.finish_reason == "length"
     return Status.TRUNCATED if cut else Status.COMPLETED
+
+
+def _response(agent: LiveAgent, segment: Segment) -> str:
+    return agent.ledger.renderer.decode(segment.tokens[segment.prompt_length :])
 
 
 def _with_stop(sampling: dict[str, Any], stop: Sequence[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing_extensions import get_protocol_members
 from rollhook import builtin
 from rollhook.config import RunConfig
 from rollhook.engine import Engine, SGLangClient
-from rollhook.errors import ConfigError, EngineError, ResourceError, RollhookError, boundary
+from rollhook.errors import ConfigError, ResourceError, RollhookError, boundary
 from rollhook.events import EventBus
 from rollhook.hookspecs import EventSink, Normalizer
 from rollhook.ledger import Ledger
@@ -29,7 +29,7 @@ from rollhook.parsing import Parser, make_parser
 from rollhook.plugins import Plugins, builtin_plugin
 from rollhook.protocols import Rollout, Sandbox
 from rollhook.registry import Registry
-from rollhook.render import Renderer
+from rollhook.served import ServedModel, serve_model
 from rollhook.spec import Choice, Resolver
 from rollhook.version import __version__
 
@@ -44,8 +44,7 @@ class Runtime:
     Raises ConfigError on entering when the run cannot start: an unknown plugin, no engine, no tokenizer.
     """
 
-    engine: Engine
-    renderer: Renderer
+    policy: ServedModel
     events: EventBus
 
     def __init__(
@@ -62,10 +61,21 @@ class Runtime:
         self.resolver = Resolver(self.registry, config)
         self._sandboxes = self.resolver.choose("sandbox", config.sandbox)
         self._given_engine = engine
-        self.tokenizer = tokenizer
+        self._given_tokenizer = tokenizer
+        self._models: dict[str, ServedModel] = {}
         self._resources: dict[tuple[type, str, str], _Resource] = {}
         self._stack = AsyncExitStack()
         self._normalizers: list[Normalizer] = []
+
+    @property
+    def engine(self) -> Engine:
+        """The policy's engine."""
+        return self.policy.engine
+
+    @property
+    def tokenizer(self) -> Any:
+        """The policy's tokenizer."""
+        return self.policy.tokenizer
 
     @property
     def seed(self) -> int:
@@ -86,12 +96,11 @@ class Runtime:
                 self._normalizers.extend(plugin.normalizers)
             self.events = EventBus(sinks)
             stack.push_async_callback(asyncio.to_thread, self.events.close)
-            self.engine = await self._open_engine(stack)
-            if self.tokenizer is None:
-                self.tokenizer = await self._load_tokenizer()
-            self.renderer = Renderer(
-                self.tokenizer, chat_template=self._chat_template(), policy=self.config.history
-            )
+            make_parser(self.config.tool_parser, self.config.reasoning_parser)  # both names are known
+            self.policy = await self._open_policy(stack)
+            for name, url in self.config.models.items():
+                engine = await stack.enter_async_context(self._client(url))
+                self._models[name] = await serve_model(engine, name=name, history=self.config.history)
             stack.push_async_callback(self._close_resources)
             self._stack = stack.pop_all()
         return self
@@ -101,9 +110,18 @@ class Runtime:
     ) -> None:
         await self._stack.aclose()
 
-    def ledger(self, *, role: str, trained: bool) -> Ledger:
-        """A new token ledger for one agent."""
-        return Ledger(self.renderer, role=role, trained=trained, normalizers=self._normalizers)
+    def model(self, name: str | None) -> ServedModel:
+        """The model agents call `name`; None: the policy. Raises KeyError for a name nobody configured."""
+        return self.policy if name is None else self._models[name]
+
+    @property
+    def model_names(self) -> list[str]:
+        """The models beside the policy."""
+        return list(self._models)
+
+    def ledger(self, model: ServedModel, *, role: str, trained: bool) -> Ledger:
+        """A new token ledger for one agent of `model`."""
+        return Ledger(model.renderer, role=role, trained=trained, normalizers=self._normalizers)
 
     def parser(self, tools: Sequence[Mapping[str, Any]], starts_in_reasoning: bool) -> Parser:
         """The parser of one turn. Tool calls are looked for only where tools were offered."""
@@ -157,36 +175,30 @@ class Runtime:
             await resource.close()
         self._resources.clear()
 
-    async def _open_engine(self, stack: AsyncExitStack) -> Engine:
-        if self._given_engine is not None:
-            return self._given_engine
-        url = self.config.engine
-        if url is None:
-            raise ConfigError("the run names no engine: set engine (or --engine) to a URL or to `embedded`")
-        if url == "embedded":
-            from rollhook.embedded import EmbeddedEngine
+    async def _open_policy(self, stack: AsyncExitStack) -> ServedModel:
+        engine = self._given_engine
+        if engine is None:
+            url = self.config.engine
+            if url is None:
+                raise ConfigError(
+                    "the run names no engine: set engine (or --engine) to a URL or to `embedded`"
+                )
+            if url == "embedded":
+                from rollhook.embedded import EmbeddedEngine
 
-            url = (await stack.enter_async_context(EmbeddedEngine(self.config.model))).url
-        return await stack.enter_async_context(
-            SGLangClient(url, retries=self.config.retries, request_timeout_s=self.config.request_timeout_s)
+                url = (await stack.enter_async_context(EmbeddedEngine(self.config.model))).url
+            engine = await stack.enter_async_context(self._client(url))
+        template = self.config.chat_template
+        return await serve_model(
+            engine,
+            tokenizer=self._given_tokenizer,
+            tokenizer_path=self.config.tokenizer,
+            chat_template=None if template is None else Path(template),
+            history=self.config.history,
         )
 
-    async def _load_tokenizer(self) -> Any:
-        path = self.config.tokenizer
-        if path is None:
-            try:
-                info = await self.engine.model_info()
-            except EngineError as error:
-                raise ConfigError(f"the engine does not answer: {error}") from error
-            path = info.get("tokenizer_path") or info.get("model_path")
-        if not path:
-            raise ConfigError("the engine names no tokenizer: set tokenizer (or --tokenizer) to its path")
-        return await asyncio.to_thread(load_tokenizer, path)
-
-    def _chat_template(self) -> str | None:
-        if self.config.chat_template is None:
-            return None
-        return Path(self.config.chat_template).read_text(encoding="utf-8")
+    def _client(self, url: str) -> SGLangClient:
+        return SGLangClient(url, retries=self.config.retries, request_timeout_s=self.config.request_timeout_s)
 
 
 def _found_plugins(config: RunConfig) -> Plugins:
@@ -230,16 +242,6 @@ class _Resource:
         if not self._ready.done():
             self._task.cancel()
         await asyncio.wait([self._task])
-
-
-def load_tokenizer(path: str) -> Any:
-    """The tokenizer at a directory or hub name. Blocks. Raises ConfigError when there is none."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no tokenizer at {path!r} ({error}): set tokenizer (or --tokenizer)") from error
 
 
 _RUNTIMES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Runtime]]] = (

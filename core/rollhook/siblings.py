@@ -7,12 +7,13 @@ every Sample made here has passed `certify`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rollhook.errors import CertificationError, CreditError, RolloutError
 from rollhook.hookspecs import Credit
 from rollhook.ledger import Segment
+from rollhook.protocols import EnvironmentResult
 from rollhook.sample import (
     Sample,
     Status,
@@ -31,12 +32,14 @@ class Origin:
     """The rollout that siblings come from. sample: its row, which is not written to.
 
     sampled_tokens, trained_tokens: what all its agents, and what those that train, sampled.
+    environment: what its environment said of the episode; None without one.
     """
 
     sample: Sample
     rollout_id: int
     sampled_tokens: int = 0
     trained_tokens: int = 0
+    environment: EnvironmentResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,7 @@ def _result(
         "error": None,
         "sampled_tokens": origin.sampled_tokens,
         "rollout_reward": reward.value,
+        "environment": None if origin.environment is None else asdict(origin.environment),
         "scores": dict(reward.scores),
     }
 

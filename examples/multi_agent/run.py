@@ -51,21 +51,12 @@ def main() -> int:
             return code
     summarise(exported, wall_time_s=time.monotonic() - start)
     sys.stdout.write("\nTry next:\n")
-    for following in (
-        rollhook("show", run, 0),
-        rollhook("plugins"),
-        rollhook(
-            "run",
-            data,
-            "--engine",
-            "http://127.0.0.1:30000",
-            "--out",
-            arguments.out / "sglang",
-            "--config",
-            CONFIG,
-        ),
+    for following, why in (
+        (rollhook("show", run, 0), "one rollout, token by token"),
+        (rollhook("export", run, exported.with_suffix(".parquet")), "the samples for a trainer"),
+        (rollhook("serve"), "the model behind SGLang's API: `rollhook run --engine URL` works with it"),
     ):
-        sys.stdout.write(f"  {shown(following)}\n")
+        sys.stdout.write(f"  {shown(following)}\n      {why}\n")
     return 0
 
 

@@ -159,7 +159,7 @@ def test_any_json_gets_a_clean_answer(qwen3_tokenizer: Any, path: str) -> None:
         other = w.adapter.open_session("other")
         statuses: set[int] = set()
 
-        @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         @given(bodies(path))
         def check(body: Any) -> None:
             status, answer = runner.run(send(http, f"{w.url}/v1/{path}", session.api_key, body))

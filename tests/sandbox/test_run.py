@@ -103,7 +103,7 @@ async def test_a_cancelled_rollout_closes_its_sandbox(qwen3_tokenizer: Any) -> N
 
 async def test_limits_come_from_the_run_configuration(qwen3_tokenizer: Any) -> None:
     settings = {"rollhook/bubblewrap": {"file_mb": 1}}
-    script = [CALL.replace("LINE", "ulimit -f; ulimit -u"), "done"]
+    script = [CALL.replace("LINE", "ulimit -f; bash -c 'ulimit -u'"), "done"]
     sample = await rollout(qwen3_tokenizer, script, settings=settings)
 
     assert "<tool_response>\n2048\n65\n" in sample.response
@@ -163,13 +163,14 @@ async def test_where_bubblewrap_cannot_run_the_run_stops_and_says_what_to_do(
         await rollout(qwen3_tokenizer, [CALL.replace("LINE", "true"), "done"])
 
 
-async def test_a_package_that_is_not_installed_is_named() -> None:
-    async with Runtime(
-        RunConfig(), plugins=plugins(), engine=SimpleNamespace(), tokenizer=object()
-    ) as runtime:  # type: ignore[arg-type]  # no engine is asked
-        sandbox = await runtime.sandbox(packages=["no-such-package"])
-        with pytest.raises(ConfigError, match="needs the package no-such-package: try: pip install"):
-            await sandbox.exec(["true"])
+async def test_a_package_that_is_not_installed_is_named(qwen3_tokenizer: Any) -> None:
+    async with ScriptedEngine(qwen3_tokenizer, []) as engine:
+        config = RunConfig(engine=engine.url)
+        runtime = Runtime(config, plugins=plugins(), tokenizer=qwen3_tokenizer)
+        async with runtime:
+            sandbox = await runtime.sandbox(packages=["no-such-package"])
+            with pytest.raises(ConfigError, match="needs the package no-such-package: try: pip install"):
+                await sandbox.exec(["true"])
 
 
 async def test_a_plugins_backend_can_take_the_place(qwen3_tokenizer: Any) -> None:

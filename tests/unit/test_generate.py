@@ -10,7 +10,7 @@ import pytest
 
 from rollhook import Sample, Status, run_rollout
 from rollhook.generate import score_sample
-from rollhook.testing import Fault, Reply, scripted_log_prob
+from rollhook.testing import Fault, Reply, ScriptedEngine, scripted_log_prob
 from tests.unit import worlds
 from tests.unit.worlds import running
 
@@ -90,6 +90,7 @@ async def test_an_environment_goes_on_in_the_open_turn(smollm2_tokenizer: Any) -
         if not bit
     ]
     assert smollm2_tokenizer.decode(masked) == " more  more "
+    assert sample.metadata["rollhook_result"]["environment"] == {"reward": 1.0, "done": True, "info": {}}
     assert sample.reward == 1.0  # 0.25 + 0.25 + 0.5, the environment's own
 
 
@@ -242,6 +243,40 @@ async def test_untrained_agents_give_no_sample(smollm2_tokenizer: Any) -> None:
     assert [s.metadata["rollhook_result"]["role"] for s in samples] == ["solver"]
 
 
+async def test_a_role_of_another_model_speaks_its_tokens_and_never_trains(
+    smollm2_tokenizer: Any, qwen3_tokenizer: Any
+) -> None:
+    async with (
+        ScriptedEngine(qwen3_tokenizer, ["yes, 4"]) as judge,
+        running(smollm2_tokenizer, ["four"], models={"judge": judge.url}) as (runtime, engine),
+    ):
+        [sample] = await run_rollout(runtime, row(topology="w/judged", verifier="number"), {})
+
+    assert judge.requests[0].input_ids == qwen3_tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Judge: four"}], add_generation_prompt=True, return_dict=False
+    )
+    assert (sample.reward, sample.response) == (1.0, "four")
+    assert sum(sample.loss_mask or []) == runtime_tokens(engine)
+
+
+@pytest.mark.parametrize(
+    ("topology", "models", "message"),
+    [
+        ("w/judged", {}, "agent 'judge' asks for the model 'judge'; beside the policy the run has: none"),
+        ("w/judge-trained", {"judge": ""}, "agent 'judge' of the model 'judge' cannot train"),
+    ],
+)
+async def test_a_model_the_run_lacks_or_may_not_train_fails_the_rollout(
+    smollm2_tokenizer: Any, topology: str, models: dict[str, str], message: str
+) -> None:
+    async with ScriptedEngine(smollm2_tokenizer, []) as judge:
+        urls = dict.fromkeys(models, judge.url)
+        async with running(smollm2_tokenizer, ["4"], models=urls) as (runtime, _):
+            [sample] = await run_rollout(runtime, row(topology=topology), {})
+
+    assert message in error_of(sample)["message"]
+
+
 async def test_evaluation_gives_one_sample_with_the_rollouts_reward(smollm2_tokenizer: Any) -> None:
     async with running(smollm2_tokenizer, ["4", "4"]) as (runtime, _):
         samples = await run_rollout(runtime, row(topology="w/pair", verifier="number"), {}, evaluation=True)
@@ -317,6 +352,14 @@ async def test_without_an_index_siblings_share_a_random_id(smollm2_tokenizer: An
     ids = {s.rollout_id for s in samples}
     assert len(ids) == 1
     assert 0 <= (ids.pop() or -1) < 2**63
+
+
+async def test_a_finished_samples_view_has_what_its_environment_said(smollm2_tokenizer: Any) -> None:
+    async with running(smollm2_tokenizer, ["one!", "stop"]) as (runtime, _):
+        [sample] = await run_rollout(runtime, row(environment="w"), {})
+        sample.reward, sample.metadata["rollhook"] = None, {"verifier": "w/episode"}
+
+        assert await score_sample(runtime, sample) == 0.75
 
 
 async def test_a_finished_sample_is_scored_by_the_verifier_its_row_names(smollm2_tokenizer: Any) -> None:

@@ -109,6 +109,7 @@ async def test_an_environments_rewards_add_up_and_its_facts_merge() -> None:
         (None, r"step\(\) returned NoneType; it must return Observation"),
         (Observation(), "without messages, text or done"),
         (Observation(messages=[{"role": "user"}], text="x"), "both messages and text"),
+        (Observation(done=True, info={"when": object()}), "TypeError: Object of type object is not JSON"),
         (Observation(done=True, reward=float("nan")), "the reward nan; it must be finite"),
     ],
 )

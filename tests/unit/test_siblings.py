@@ -81,6 +81,7 @@ def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
             "error": None,
             "sampled_tokens": 13,
             "rollout_reward": 0.5,
+            "environment": None,
             "scores": {"vote": 0.5},
         },
     }

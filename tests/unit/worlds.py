@@ -78,6 +78,14 @@ class Contains:
         return float(str(view.label) in view.response)
 
 
+class Episode:
+    """What the environment itself gave."""
+
+    async def score(self, view: View) -> float:
+        assert view.environment is not None
+        return view.environment.reward or 0.0
+
+
 class Pair:
     """Two agents at once; the answer is the second one's."""
 
@@ -95,6 +103,22 @@ class Watched:
         answer = await rollout.agent("solver").turn(list(rollout.messages))
         await rollout.agent("watcher", trained=False).turn(f"Judge: {answer.content}")
         return Outcome(response=answer.content)
+
+
+class Judged:
+    """A solver, and a judge of another model of the run."""
+
+    trained = False
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        answer = await rollout.agent("solver").turn(list(rollout.messages))
+        judge = rollout.agent("judge", model="judge", trained=self.trained)
+        verdict = await judge.turn(f"Judge: {answer.content}")
+        return Outcome(response=verdict.content)
+
+
+class JudgeTrained(Judged):
+    trained = True
 
 
 class Broken:
@@ -119,7 +143,10 @@ def rollhook_environments() -> list[EnvironmentSpec]:
 
 @hookimpl
 def rollhook_verifiers() -> list[VerifierSpec]:
-    return [VerifierSpec(name="contains", create=lambda config, rollout: Contains())]
+    return [
+        VerifierSpec(name="contains", create=lambda config, rollout: Contains()),
+        VerifierSpec(name="episode", create=lambda config, rollout: Episode()),
+    ]
 
 
 @hookimpl
@@ -127,6 +154,8 @@ def rollhook_topologies() -> list[TopologySpec]:
     return [
         TopologySpec(name="pair", create=lambda config, rollout: Pair()),
         TopologySpec(name="watched", create=lambda config, rollout: Watched()),
+        TopologySpec(name="judged", create=lambda config, rollout: Judged()),
+        TopologySpec(name="judge-trained", create=lambda config, rollout: JudgeTrained()),
         TopologySpec(name="broken", create=lambda config, rollout: Broken()),
     ]
 

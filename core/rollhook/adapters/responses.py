@@ -47,6 +47,8 @@ class Responses:
         """See `rollhook.adapters.protocol.Wire.read`."""
         for name, why in UNSERVED.items():
             body.refuse(name, why)
+        for name in ("store", "parallel_tool_calls"):  # read again when the answer is there
+            body.flag(name)
         names = ToolNames(body)
         messages = _before(body, session) + input_messages(body, names)
         if not messages:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -96,3 +97,21 @@ def url_of(runner: web.AppRunner) -> str:
     """Where a started runner listens."""
     host, port = runner.addresses[0][:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve_forever(adapter: Adapter, *, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serve an adapter on the running event loop until cancelled. ready: called once with the URL.
+
+    Raises ConfigError when it cannot listen.
+    """
+    runner = adapter_runner(adapter)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        adapter.base_url = adapter.base_url or url_of(runner)
+        ready(adapter.base_url)
+        await asyncio.Event().wait()
+    except OSError as error:
+        raise ConfigError(f"the adapters cannot listen on {host}:{port}: {error}") from error
+    finally:
+        await runner.cleanup()

@@ -73,7 +73,7 @@ def _print_table(console: Console, directory: Path) -> None:
 def _decoder(path: str | None) -> Decode:
     if path is None:
         raise ConfigError("the run does not say which tokenizer it used; name one with --tokenizer")
-    from rollhook.runtime import load_tokenizer
+    from rollhook.served import load_tokenizer
 
     tokenizer = load_tokenizer(path)
 

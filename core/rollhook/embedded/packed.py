@@ -10,8 +10,9 @@ the model at hand by comparing with the model's own attention.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from rollhook.errors import ConfigError
 _ATTENTION = "rollhook_packed"
 _UNSUPPORTED = ("sliding_window", "softcap", "s_aux")  # what some families pass that changes the attention
 _PROBE_IDS = (3, 1, 4, 1, 5, 9, 2, 6)
-_PROBE_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}
+_PROBE_TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -115,21 +116,37 @@ class PackedModel:
     def _prove(self, path: Path) -> None:
         """Compare with the model's own attention on a few tokens, half of them over a filled cache."""
         try:
-            cache, half = SequenceCache(self.layout), len(_PROBE_IDS) // 2
-            self.forward([(cache, _PROBE_IDS[:half])])
-            ours = self.forward([(cache, _PROBE_IDS[half:])])[0]
-            self._model.set_attn_implementation("eager")
-            with torch.inference_mode():
-                theirs = self._model(input_ids=torch.tensor([_PROBE_IDS]), use_cache=False).logits[0, -1]
-            self._model.set_attn_implementation(_ATTENTION)
+            with _in_float32(
+                self._model
+            ):  # in bfloat16, rounding alone moves log-probabilities by more than 1
+                cache, half = SequenceCache(replace(self.layout, dtype=torch.float32)), len(_PROBE_IDS) // 2
+                self.forward([(cache, _PROBE_IDS[:half])])
+                ours = self.forward([(cache, _PROBE_IDS[half:])])[0]
+                self._model.set_attn_implementation("eager")
+                with torch.inference_mode():
+                    theirs = self._model(input_ids=torch.tensor([_PROBE_IDS]), use_cache=False).logits[0, -1]
+                self._model.set_attn_implementation(_ATTENTION)
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
             raise ConfigError(f"the embedded engine cannot run the model in {path}: {error}") from error
-        gap = float((ours.float().log_softmax(-1) - theirs.float().log_softmax(-1)).abs().max())
-        if not gap < _PROBE_TOLERANCE[self.layout.dtype]:
+        gap = float((ours.log_softmax(-1) - theirs.log_softmax(-1)).abs().max())
+        if not gap < _PROBE_TOLERANCE:
             raise ConfigError(
                 f"the embedded engine cannot run the model in {path}: its log-probabilities are {gap:.3g} "
                 "away from the model's own; serve it with SGLang"
             )
+
+
+@contextmanager
+def _in_float32(model: Any) -> Iterator[None]:
+    """The model with float32 weights, and with its own again. Buffers keep the type they were made in."""
+    own = [(parameter, parameter.data) for parameter in model.parameters()]
+    for parameter, data in own:
+        parameter.data = data.float()
+    try:
+        yield
+    finally:
+        for parameter, data in own:
+            parameter.data = data
 
 
 def _mask(held: int, fresh: int) -> torch.Tensor | None:

@@ -120,6 +120,8 @@ class Supervised:
         return ""
 
     def _send(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        if self._socket.fileno() < 0:
+            raise ConnectionError("the sandbox is closed")
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], list(fds))
         except BlockingIOError as error:

@@ -40,12 +40,19 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory, smollm2_tokenizer: Any) 
 
 
 @pytest.fixture(scope="session")
-def tiny(tiny_path: Path) -> PackedModel:
+def one_thread() -> None:
+    """torch on one thread, as the engine runs it on two cores: threads that spin for each other cost more."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_path: Path, one_thread: None) -> PackedModel:
     import torch
 
     from rollhook.embedded.packed import PackedModel
 
-    torch.set_num_threads(1)  # threads that spin for each other cost a toy model more than they save
     return PackedModel.load(tiny_path, torch.float32)
 
 

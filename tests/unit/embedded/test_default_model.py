@@ -15,7 +15,7 @@ from tests.unit.embedded.conftest import Bench
 
 
 @pytest.fixture(scope="module")
-def path() -> Path:
+def path(one_thread: None) -> Path:
     return resolve_model()
 
 

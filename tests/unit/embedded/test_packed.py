@@ -71,6 +71,19 @@ def test_a_model_whose_attention_cannot_be_honoured_is_refused(tmp_path: Path) -
         PackedModel.load(tmp_path, torch.float32)
 
 
+def test_bfloat16_weights_stay_so_and_answer_about_the_same(
+    tiny_path: Path, tiny: PackedModel, one_thread: None
+) -> None:
+    half = PackedModel.load(tiny_path, torch.bfloat16)
+    wide, narrow = (
+        model.forward([(SequenceCache(model.layout), [5, 6, 7])])[0].float() for model in (tiny, half)
+    )
+
+    assert half.layout.bytes_per_token * 2 == tiny.layout.bytes_per_token
+    assert float((wide - narrow).abs().mean()) == pytest.approx(0.0, abs=0.1)
+    assert not torch.equal(wide, narrow)
+
+
 def test_a_directory_without_weights_is_a_config_error(tmp_path: Path, tiny_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((tiny_path / "config.json").read_bytes())
 
