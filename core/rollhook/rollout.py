@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import random
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -25,6 +27,7 @@ from rollhook.opened import (
     OpenVerifier,
     close_quietly,
 )
+from rollhook.parsing import NewId
 from rollhook.protocols import (
     Environment,
     Message,
@@ -49,7 +52,7 @@ class LiveRollout:
 
     sampling: the run's parameters for every turn. session: routes all its turns to one engine.
     owner: full name of the topology, the owner of tools it makes itself.
-    closing: closes what the rollout opened.
+    closing: closes what the rollout opened. clock: what chat templates take for now, all along.
     """
 
     runtime: Runtime
@@ -69,6 +72,7 @@ class LiveRollout:
     agents: list[LiveAgent] = field(default_factory=list)
     last_turn: Turn | None = None
     shared: dict[str, Any] = field(default_factory=dict)
+    clock: datetime = field(default_factory=lambda: datetime.now().astimezone())
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
@@ -132,9 +136,9 @@ class LiveRollout:
         schemas = [tool.schema for tool in held]
         made = LiveAgent(
             role=role,
-            ledger=self.runtime.ledger(served, role=role, trained=trained),
+            ledger=self.runtime.ledger(served, role=role, trained=trained, clock=self.clock),
             engine=served.engine,
-            parser=partial(self.runtime.parser, schemas),
+            parser=partial(self.runtime.parser, schemas, self._call_ids(role)),
             tools=by_name,
             sampling=_with_stop({**self.sampling, **(sampling or {})}, self.stop),
             seed=self._turn_seed if self.runtime.config.seed is not None else None,
@@ -189,6 +193,8 @@ class LiveRollout:
             sampled_tokens=sum(tokens for _, tokens in sampled),
             trained_tokens=sum(tokens for trained, tokens in sampled if trained),
             environment=self.environment.result if self.environment else None,
+            clock=self.clock.isoformat(timespec="seconds"),
+            kept=sum((agent.ledger.kept for agent in self.agents), Counter()),
         )
 
     def parts(self, limit: str | None = None) -> list[Part]:
@@ -221,6 +227,13 @@ class LiveRollout:
         self.event(
             "turn", role=turn.role, index=turn.index, tokens=turn.tokens, finish_reason=turn.finish_reason
         )
+
+    def _call_ids(self, role: str) -> NewId | None:
+        """Ids for tool calls that repeat with the run's seed: some chat templates write them into prompts."""
+        if self.runtime.config.seed is None:
+            return None
+        rng = random.Random(f"{self.runtime.seed}/{self.sample.index}/{role}/calls")
+        return lambda name, place: f"{rng.getrandbits(36):09x}"  # nine characters, as Mistral's must be
 
     def _turn_seed(self, role: str, turn: int) -> int:
         """A seed of its own for each (run, sample, role, turn), below 2**31."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -25,7 +26,7 @@ from rollhook.errors import ConfigError, ResourceError, RollhookError, boundary
 from rollhook.events import EventBus
 from rollhook.hookspecs import EventSink, Normalizer
 from rollhook.ledger import Ledger
-from rollhook.parsing import Parser, make_parser
+from rollhook.parsing import NewId, Parser, make_parser
 from rollhook.plugins import Plugins, builtin_plugin
 from rollhook.protocols import Rollout, Sandbox
 from rollhook.registry import Registry
@@ -119,17 +120,21 @@ class Runtime:
         """The models beside the policy."""
         return list(self._models)
 
-    def ledger(self, model: ServedModel, *, role: str, trained: bool) -> Ledger:
-        """A new token ledger for one agent of `model`."""
-        return Ledger(model.renderer, role=role, trained=trained, normalizers=self._normalizers)
+    def ledger(self, model: ServedModel, *, role: str, trained: bool, clock: datetime) -> Ledger:
+        """A new token ledger for one agent of `model`. clock: the time that chat templates see."""
+        renderer = model.renderer.frozen_at(clock)
+        return Ledger(renderer, role=role, trained=trained, normalizers=self._normalizers)
 
-    def parser(self, tools: Sequence[Mapping[str, Any]], starts_in_reasoning: bool) -> Parser:
+    def parser(
+        self, tools: Sequence[Mapping[str, Any]], new_id: NewId | None, starts_in_reasoning: bool
+    ) -> Parser:
         """The parser of one turn. Tool calls are looked for only where tools were offered."""
         return make_parser(
             self.config.tool_parser if tools else None,
             self.config.reasoning_parser,
             tools=tools,
             starts_in_reasoning=starts_in_reasoning,
+            new_id=new_id,
         )
 
     async def create(self, choice: Choice, kind: type[_T], rollout: Rollout) -> _T:

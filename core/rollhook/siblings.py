@@ -32,7 +32,8 @@ class Origin:
     """The rollout that siblings come from. sample: its row, which is not written to.
 
     sampled_tokens, trained_tokens: what all its agents, and what those that train, sampled.
-    environment: what its environment said of the episode; None without one.
+    environment: what its environment said of the episode; None without one. clock: the time its chat
+    templates saw (ISO 8601). kept: how often what was sampled stood against the template, by what.
     """
 
     sample: Sample
@@ -40,6 +41,8 @@ class Origin:
     sampled_tokens: int = 0
     trained_tokens: int = 0
     environment: EnvironmentResult | None = None
+    clock: str | None = None
+    kept: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,8 @@ def _result(
         "rollout_reward": reward.value,
         "environment": None if origin.environment is None else asdict(origin.environment),
         "scores": dict(reward.scores),
+        "clock": origin.clock,
+        "kept": {what: count for what, count in origin.kept.items() if count},
     }
 
 

@@ -83,6 +83,8 @@ def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
             "rollout_reward": 0.5,
             "environment": None,
             "scores": {"vote": 0.5},
+            "clock": None,
+            "kept": {},
         },
     }
     assert made[0].prefix_cache_info.cached_tokens == 4

@@ -28,6 +28,7 @@ class Figures:
     sampled: int
     trained: int
     forks: tuple[str, ...]
+    kept: dict[str, int]
     error: dict[str, Any] | None
 
 
@@ -44,6 +45,7 @@ def figures(index: int, samples: Sequence[Sample]) -> Figures:
         turns=sum(result.get("turns", 0) for result in results),
         sampled=sampled_tokens(samples),
         trained=sum(trained_tokens(sample) for sample in samples),
+        kept=results[0].get("kept", {}),
         forks=tuple(fork["reason"] for result in results for fork in result.get("forks", ())),
         error=next((result["error"] for result in results if result.get("error")), None),
     )
@@ -84,7 +86,10 @@ def cause(error: dict[str, Any]) -> str:
 
 @dataclass(slots=True)
 class Totals:
-    """The sum over finished rollouts. forks, failures: how often by reason, by stage."""
+    """The sum over finished rollouts. forks, kept, failures: how often by reason, by what, by stage.
+
+    kept: where sampled tokens stood although the chat template would write them otherwise.
+    """
 
     rollouts: int = 0
     siblings: int = 0
@@ -92,6 +97,7 @@ class Totals:
     trained: int = 0
     failed: int = 0
     forks: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     _rewards: list[float] = field(default_factory=list)
 
@@ -102,6 +108,7 @@ class Totals:
         self.sampled += one.sampled
         self.trained += one.trained
         self.forks.update(one.forks)
+        self.kept.update(one.kept)
         if one.status == "failed":
             self.failed += 1
             self.failures[(one.error or {}).get("stage", "unknown")] += 1

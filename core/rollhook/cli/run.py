@@ -226,6 +226,7 @@ def _print_summary(out: Path, totals: Totals, elapsed_s: float) -> None:
         "tokens sampled": totals.sampled,
         "tokens trained": totals.trained,
         "forks": counted(totals.forks),
+        "kept": counted(totals.kept),
         "mean reward": number(totals.mean_reward),
         "failed": counted(totals.failures),
         "wall time": f"{elapsed_s:.1f} s",

@@ -93,7 +93,7 @@ async def _serve_adapters(
     from rollhook.adapters.server import serve_forever
     from rollhook.embedded import EmbeddedEngine
     from rollhook.engine import SGLangClient
-    from rollhook.runtime import load_tokenizer
+    from rollhook.served import load_tokenizer
 
     async with contextlib.AsyncExitStack() as stack:
         if engine is None:

@@ -25,6 +25,7 @@ __all__ = [
     "TOOL_PARSERS",
     "BrokenCall",
     "Event",
+    "NewId",
     "Parsed",
     "Parser",
     "TextDelta",

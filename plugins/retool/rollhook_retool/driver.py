@@ -1,10 +1,13 @@
 """The Python that runs a model's code, inside the sandbox; alone, with the standard library.
 
-A line of JSON comes in, {"nonce", "code", "timeout_s", "limit"}; a line of JSON goes out, {"nonce", "output",
-"cut"}. Whatever code writes to file descriptors 1 and 2, also from C and from its children, is its output.
+A line of JSON comes in, {"nonce", "code", "timeout_s", "limit"}; one goes out, {"nonce", "output"}. Whatever
+code writes to file descriptors 1 and 2, also from C and from its children, is its output.
 
 Nothing here is a wall: code may change this process as it likes, and what it then answers is its own output.
 """
+
+# ruff: noqa: BLE001, PTH108, SIM115, T201
+# any exception is the code's, to be shown; its streams stay open; pathlib would slow the start; printing is its purpose
 
 import ast
 import builtins
@@ -22,15 +25,15 @@ def main() -> None:
     """Answer until standard input closes."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
     captured = _capture()
-    own, namespace = os.getpid(), {"__name__": "__main__", "__builtins__": builtins}
+    own = os.getpid()
+    namespace: dict[str, object] = {"__name__": "__main__", "__builtins__": builtins}
     for line in requests:
         request = json.loads(line)
         os.ftruncate(captured, 0)
         _execute(request["code"], namespace, request["timeout_s"])
         if os.getpid() != own:
             os._exit(0)  # the code forked, and its child came back here
-        size = os.fstat(captured).st_size
-        answer = {"nonce": request["nonce"], "output": _output(captured, size, request["limit"]), "size": size}
+        answer = {"nonce": request["nonce"], "output": _output(captured, request["limit"])}
         os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
@@ -46,7 +49,7 @@ def _capture() -> int:
     return captured
 
 
-def _execute(code: str, namespace: dict, timeout_s: float) -> None:
+def _execute(code: str, namespace: dict[str, object], timeout_s: float) -> None:
     sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)
     sys.stderr = open(2, "w", encoding="utf-8", errors="replace", closefd=False, buffering=1)
     linecache.cache[NAME] = (len(code), None, code.splitlines(keepends=True), NAME)
@@ -66,7 +69,7 @@ def _late(*_: object) -> None:
     raise TimeoutError("the code ran out of time; its variables are kept")
 
 
-def _run(code: str, namespace: dict) -> None:
+def _run(code: str, namespace: dict[str, object]) -> None:
     """Run the statements; the value of a last expression is shown, as in a notebook."""
     tree = ast.parse(code, NAME)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -90,8 +93,9 @@ def _tell(error: BaseException) -> None:
         os.write(2, "".join(lines).encode(errors="replace"))
 
 
-def _output(captured: int, size: int, limit: int) -> str:
-    """What was written; of too much, its beginning and its end."""
+def _output(captured: int, limit: int) -> str:
+    """What was written; of more than `limit` bytes, the beginning and the end."""
+    size = os.fstat(captured).st_size
     if size <= limit:
         return os.pread(captured, limit, 0).decode(errors="replace")
     half = limit // 2

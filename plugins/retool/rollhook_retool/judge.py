@@ -1,8 +1,8 @@
 """Compares answers with math-verify, inside the sandbox; alone, with math-verify and the standard library.
 
-A line of JSON comes in, {"nonce", "labels", "answer", "timeout_s"}; one goes out, {"nonce", "right", "why"}: right is
-true, false, or null when a label cannot be read. Each comparison has a process of its own: sympy hangs on some
-inputs, inside C, where no signal reaches it.
+A line of JSON comes in, {"nonce", "labels", "answer", "timeout_s"}; one goes out, {"nonce", "right", "why"}:
+right is true, false, or null when a label cannot be read. Each comparison has a process of its own: sympy hangs
+on some inputs, inside C, where no signal reaches it.
 """
 
 import json
@@ -11,8 +11,9 @@ import os
 import select
 import signal
 import sys
+from typing import Any
 
-from math_verify import parse, verify
+from math_verify import parse, verify  # type: ignore[import-untyped]  # ships no types
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
         os.write(1, json.dumps(answer).encode() + b"\n")
 
 
-def _forked(question: dict) -> dict:
+def _forked(question: dict[str, Any]) -> dict[str, Any]:
     source, target = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -41,13 +42,14 @@ def _forked(question: dict) -> dict:
     os.waitpid(pid, 0)
     if not ready:
         return {"right": False, "why": "comparing took too long"}
-    return json.loads(said) if said else {"right": False, "why": "comparing failed"}
+    failed: dict[str, Any] = {"right": False, "why": "comparing failed"}
+    return {**failed, **json.loads(said)} if said else failed
 
 
-def _judge(labels: list, answer: str) -> dict:
+def _judge(labels: list[str], answer: str) -> dict[str, Any]:
     try:
         given = parse(f"\\boxed{{{answer}}}", parsing_timeout=None)
-    except Exception:
+    except Exception:  # noqa: BLE001  the parser raises whatever sympy does on such text
         given = []
     for label in labels:
         if _same_text(label, answer):

@@ -20,8 +20,8 @@ print(2**10)
 </code>
 
 It is run for you, and what it printed is shown to you between <interpreter> and </interpreter>. Variables, \
-functions and imports stay from one block to the next; numpy and sympy can be imported. You may run code as often \
-as you need. When you know the answer, stop running code and end with:
+functions and imports stay from one block to the next; numpy and sympy can be imported. You may run code as \
+often as you need. When you know the answer, stop running code and end with:
 
 <answer>
 \\boxed{{the final answer}}

@@ -1,7 +1,7 @@
 """The verifier `retool`: whether the last boxed answer is the label, by math-verify in a sandbox.
 
-Invariant: only what the model wrote can answer: neither the prompt nor printed output counts. A comparison that
-hangs ends within its time, and does not hold up the next one.
+Invariant: only what the model wrote can answer: neither the prompt nor printed output counts. A comparison
+that hangs ends within its time, and does not hold up the next one.
 """
 
 from __future__ import annotations

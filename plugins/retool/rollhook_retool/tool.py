@@ -15,8 +15,8 @@ class CodeInterpreter:
 
     name = "code_interpreter"
     description = (
-        "Runs Python code and returns what it printed, and the value of a last expression. Variables, functions "
-        "and imports stay from call to call. numpy and sympy can be imported. There is no network."
+        "Runs Python code and returns what it printed, and the value of a last expression. Variables, "
+        "functions and imports stay from call to call. numpy and sympy can be imported. There is no network."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",

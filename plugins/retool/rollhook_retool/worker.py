@@ -1,7 +1,7 @@
 """A process in a sandbox that answers questions, one line of JSON for another.
 
-Invariant: whatever the process writes, an answer is bounded in time and size, and belongs to the question asked;
-a process that breaks this is killed.
+Invariant: whatever the process writes, an answer is bounded in time and size, and belongs to the question
+asked; a process that breaks this is killed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ class Worker:
         self._script = script
         self._process: Process | None = None
         self._buffer = b""
+        self._was_cancelled = False
 
     async def ask(self, question: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """The answer. Raises WorkerDied; the next question starts a new process."""
         nonce = secrets.token_hex(16)
         line = json.dumps({**question, "nonce": nonce}).encode() + b"\n"
         try:
+            if self._was_cancelled:
+                await self._kill()
             if self._process is None:
                 self._process = await self._start()
             async with asyncio.timeout(timeout_s):
@@ -51,11 +54,11 @@ class Worker:
             await self._kill()
             raise WorkerDied(str(error) or "it ended") from error
         except asyncio.CancelledError:
-            self._process = None  # its answer, should it come, would be read as the next one's
+            self._was_cancelled = True  # what it is at is of no use to anybody
             raise
 
     async def _start(self) -> Process:
-        path = f"/tmp/.{self._script}"  # noqa: S108  inside the sandbox
+        path = f"/tmp/.{self._script}"
         source = files("rollhook_retool").joinpath(self._script).read_bytes()
         await self._sandbox.write_file(path, source)
         self._buffer = b""
@@ -80,7 +83,7 @@ class Worker:
             self._buffer += data
 
     async def _kill(self) -> None:
-        self._process = None
+        self._process, self._was_cancelled = None, False
         await self._sandbox.kill()
 
 

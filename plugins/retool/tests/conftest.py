@@ -1,0 +1,56 @@
+"""An interpreter in a real sandbox of a real run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rollhook import Plugins, RunConfig, Runtime, Sandbox
+from rollhook_retool.config import InterpreterConfig
+from rollhook_retool.interpreter import Interpreter
+
+MakeInterpreter = Callable[..., Awaitable[Interpreter]]
+
+
+@pytest.fixture(autouse=True)
+def _needs_bubblewrap() -> None:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed: apt-get install --no-install-recommends bubblewrap")
+
+
+@pytest_asyncio.fixture
+async def runtime(qwen3_tokenizer: Any) -> AsyncIterator[Runtime]:
+    """A run without an engine: none is asked."""
+    limits = {"warm": 0, "disk_mb": 64, "file_mb": 16, "processes": 24, "memory_mb": 512}
+    config = RunConfig(engine="http://127.0.0.1:9", settings={"rollhook/bubblewrap": limits})
+    async with Runtime(config, plugins=Plugins(entry_points=[]), tokenizer=qwen3_tokenizer) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def make_interpreter(runtime: Runtime) -> AsyncIterator[MakeInterpreter]:
+    """A factory: `await make_interpreter(timeout_s=2, ...)`. Packages: none unless said."""
+    async with AsyncExitStack() as stack:
+
+        async def sandbox(*, packages: Sequence[str] = ()) -> Sandbox:
+            made = await runtime.sandbox(packages=packages)
+            stack.push_async_callback(made.close)
+            return made
+
+        async def make(**config: Any) -> Interpreter:
+            rollout: Any = SimpleNamespace(shared={}, sandbox=sandbox)
+            return Interpreter.of(InterpreterConfig(**{"packages": (), **config}), rollout)
+
+        yield make
+
+
+@pytest_asyncio.fixture
+async def python(make_interpreter: MakeInterpreter) -> Interpreter:
+    """An interpreter with the standard library alone."""
+    return await make_interpreter(timeout_s=5)
