@@ -121,8 +121,8 @@ def test_kill_9_loses_nothing_finished_and_repeats_nothing(
     assert "15 rollouts are in" in result.stderr
     assert indices(out)[:15] == before
     assert Counter(indices(out)) == dict.fromkeys(range(40), 1)
-    # 19 requests of the process that was killed (4 of them without an answer), 25 of its successor
-    assert len(engine.requests) == 19 + 25
+    # 15 answered and up to 4 unanswered requests of the process that was killed, 25 of its successor
+    assert 15 + 25 <= len(engine.requests) <= 19 + 25
     assert "rollouts       40\n" in result.stdout
 
 

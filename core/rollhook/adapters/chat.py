@@ -79,14 +79,14 @@ class Chat:
 
     def whole(self, body: Fields, ask: Ask, answer: Answer) -> bytes:
         """See `Wire.whole`."""
-        parsed = answer.parsed
+        said = answer.said
         message = ChatCompletionMessage.model_validate(
             {
                 "role": "assistant",
-                "content": parsed.content if parsed.content or not parsed.tool_calls else None,
+                "content": said.content if said.content or not said.calls else None,
                 "refusal": None,
-                **({} if parsed.reasoning is None else {"reasoning_content": parsed.reasoning}),
-                **({"tool_calls": answer.message["tool_calls"]} if parsed.tool_calls else {}),
+                **({} if said.reasoning is None else {"reasoning_content": said.reasoning}),
+                **({"tool_calls": answer.message["tool_calls"]} if said.calls else {}),
             }
         )
         choice = Choice(index=0, message=message, finish_reason=finish_reason(answer), logprobs=None)
@@ -181,7 +181,7 @@ def finish_reason(answer: Answer) -> Any:
     """OpenAI's word for how a turn ended."""
     if answer.finish_reason == "length":
         return "length"
-    return "tool_calls" if answer.parsed.tool_calls else "stop"
+    return "tool_calls" if answer.said.calls else "stop"
 
 
 def read_tool(tool: Fields) -> dict[str, Any]:

@@ -40,15 +40,15 @@ PING = sse('{"type": "ping"}', "ping")
 
 def whole_message(model: str, answer: Answer) -> Message:
     """The answer as one message."""
-    parsed = answer.parsed
+    said = answer.said
     content: list[Any] = []
-    if parsed.reasoning is not None:
-        content.append(ThinkingBlock(type="thinking", thinking=parsed.reasoning, signature=answer.id))
-    if parsed.content:
-        content.append(TextBlock(type="text", text=parsed.content, citations=None))
+    if said.reasoning is not None:
+        content.append(ThinkingBlock(type="thinking", thinking=said.reasoning, signature=answer.id))
+    if said.content:
+        content.append(TextBlock(type="text", text=said.content, citations=None))
     content += [
-        ToolUseBlock(type="tool_use", id=call.id, name=call.name, input=call.arguments)
-        for call in parsed.tool_calls
+        ToolUseBlock(type="tool_use", id=call.id, name=call.name, input=json.loads(call.arguments))
+        for call in said.calls
     ]
     reason = _stop_reason(answer)
     return Message(
@@ -159,7 +159,7 @@ class MessageFrames:
 def _stop_reason(answer: Answer) -> StopReason:
     if answer.finish_reason == "length":
         return "max_tokens"
-    if answer.parsed.tool_calls:
+    if answer.said.calls:
         return "tool_use"
     return "stop_sequence" if answer.matched else "end_turn"
 

@@ -1,16 +1,19 @@
 """What the model samples, read while it comes: ids in, text, thinking and tool calls out.
 
-Invariant: read in pieces or at once, a turn gives the same `Parsed`, and the events' texts join to it. What
-an id sequence says is what `Renderer.decode` says of the whole.
+Invariant: the events' texts join to what `finish` gives, which is the same for a turn read in pieces and read
+at once, but for a call that breaks off after its client saw it begin: then it stays a call, and is not text.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
 
-from rollhook.parsing import BrokenCall, Event, Parsed, Parser, TextDelta, ToolCall
+from rollhook.adapters.partial import PartialCall, PartialCalls, dump
+from rollhook.parsing import BrokenCall, Event, Parser, TextDelta, ToolCall
+from rollhook.parsing.parser import NewId
 from rollhook.render import Renderer
 
 
@@ -33,7 +36,7 @@ class ArgumentsDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallClosed:
-    """A tool call is complete. arguments: its whole JSON."""
+    """A tool call ended. arguments: its whole JSON, or what there is of it when the model broke off."""
 
     index: int
     id: str
@@ -44,17 +47,42 @@ class CallClosed:
 TurnEvent = TextDelta | CallOpened | ArgumentsDelta | CallClosed
 
 
-class TurnReader:
-    """Reads one turn. Feed it the ids as they come, then `finish` it with all of them."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A whole turn, as its client saw it. reasoning: None when there was none."""
 
-    def __init__(self, renderer: Renderer, parser: Parser) -> None:
+    content: str
+    reasoning: str | None
+    calls: tuple[CallClosed, ...]
+
+
+class TurnReader:
+    """Reads one turn. Feed it the ids as they come, then `finish` it with all of them.
+
+    make_parser: makes the turn's parser with the given maker of call ids. new_call_id: makes such an id.
+    tools: as offered.
+    """
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        make_parser: Callable[[NewId], Parser],
+        new_call_id: Callable[[], str],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> None:
         self._renderer = renderer
-        self._parser = parser
+        self._parser = make_parser(lambda name, place: self._take_id())
+        self._new_call_id = new_call_id
+        self._partial_calls = PartialCalls(tools)
+        self._partial: PartialCall | None = None
+        self._partial_id = ""
         self._ids: list[int] = []
         self._window_at = 0  # ids before it were decoded and their text given out
         self._read_to = 0  # ids before it are in the text given out
         self._said = ""
-        self._calls = 0
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[CallClosed] = []
 
     def feed(self, token_ids: Sequence[int]) -> list[TurnEvent]:
         """What became certain with these ids."""
@@ -69,14 +97,15 @@ class TurnReader:
         if text.endswith("\ufffd") or not text.startswith(before):
             return []  # inside a character
         self._window_at, self._read_to = self._read_to, end
-        return self._say(text[len(before) :])
+        return [*self._say(text[len(before) :]), *self._open_call()]
 
-    def finish(self, token_ids: Sequence[int]) -> tuple[list[TurnEvent], Parsed]:
+    def finish(self, token_ids: Sequence[int]) -> tuple[list[TurnEvent], Said]:
         """The last events, and the whole turn. token_ids: all of it."""
         whole = self._renderer.decode(token_ids)
         events = self._say(whole[len(self._said) :]) if whole.startswith(self._said) else []
         events += self._events(self._parser.flush())
-        return events, self._parser.finish()
+        reasoning = "".join(self._reasoning) if self._reasoning else None
+        return events, Said("".join(self._content), reasoning, tuple(self._calls))
 
     def _decode(self, start: int, end: int) -> str:
         text: str = self._renderer.tokenizer.decode(
@@ -90,20 +119,58 @@ class TurnReader:
         self._said += text
         return self._events(self._parser.feed(text))
 
-    def _events(self, events: Sequence[Event]) -> list[TurnEvent]:
-        return [turn_event for event in events for turn_event in self._turn_events(event)]
+    def _open_call(self) -> list[TurnEvent]:
+        """What is certain of a call that is still being written."""
+        text = self._parser.open_call
+        if text is None:
+            return []
+        events: list[TurnEvent] = []
+        index = len(self._calls)
+        if self._partial is None:
+            self._partial = self._partial_calls.open(text)
+            if self._partial is None:
+                return []
+            self._partial_id = self._new_call_id()
+            events.append(CallOpened(index, self._partial_id, self._partial.name))
+        if arguments := self._partial.take(text):
+            events.append(ArgumentsDelta(index, arguments))
+        return events
 
-    def _turn_events(self, event: Event) -> Iterator[TurnEvent]:
-        if isinstance(event, BrokenCall):
-            return  # its text is content, which was said
-        if isinstance(event, TextDelta):
-            yield event
-            return
-        index, self._calls = self._calls, self._calls + 1
-        arguments = dump_arguments(event)
-        yield CallOpened(index, event.id, event.name)
-        yield ArgumentsDelta(index, arguments)
-        yield CallClosed(index, event.id, event.name, arguments)
+    def _events(self, events: Sequence[Event]) -> list[TurnEvent]:
+        told: list[TurnEvent] = []
+        for event, following in zip_longest(events, events[1:]):
+            match event:
+                case ToolCall():
+                    told += self._close_call(event)
+                case BrokenCall() if self._partial is not None:
+                    told.append(self._give_up_call(self._partial))
+                case TextDelta() if self._partial is not None and isinstance(following, BrokenCall):
+                    pass  # the text of the call that the client has seen as a call
+                case TextDelta(kind=kind, text=text):
+                    (self._content if kind == "content" else self._reasoning).append(text)
+                    told.append(event)
+        return told
+
+    def _close_call(self, call: ToolCall) -> list[TurnEvent]:
+        index, arguments = len(self._calls), dump(call.arguments)
+        partial, self._partial = self._partial, None
+        if partial is None:
+            self._calls.append(CallClosed(index, call.id, call.name, arguments))
+            opened: list[TurnEvent] = [CallOpened(index, call.id, call.name)]
+            return [*opened, ArgumentsDelta(index, arguments), self._calls[-1]]
+        if not arguments.startswith(partial.given):
+            return [self._give_up_call(partial)]
+        self._calls.append(CallClosed(index, self._partial_id, call.name, arguments))
+        return [ArgumentsDelta(index, arguments[len(partial.given) :]), self._calls[-1]]
+
+    def _give_up_call(self, partial: PartialCall) -> TurnEvent:
+        """A call that the client has seen begin and that cannot be read: it ends where it stands."""
+        self._partial = None
+        self._calls.append(CallClosed(len(self._calls), self._partial_id, partial.name, partial.given))
+        return self._calls[-1]
+
+    def _take_id(self) -> str:
+        return self._partial_id if self._partial is not None else self._new_call_id()
 
 
 def merged(events: Sequence[TurnEvent]) -> list[TurnEvent]:
@@ -122,8 +189,3 @@ def merged(events: Sequence[TurnEvent]) -> list[TurnEvent]:
         else:
             joined.append(event)
     return joined
-
-
-def dump_arguments(call: ToolCall) -> str:
-    """A call's arguments as JSON text, in one form everywhere."""
-    return json.dumps(call.arguments, ensure_ascii=False)

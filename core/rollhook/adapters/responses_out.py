@@ -28,7 +28,7 @@ from rollhook.adapters.body import Fields
 from rollhook.adapters.errors import CONTEXT_OVERFLOW, WireError
 from rollhook.adapters.output_items import OutputItems
 from rollhook.adapters.protocol import sse, to_json
-from rollhook.adapters.reading import ArgumentsDelta, CallClosed, CallOpened, TurnEvent, dump_arguments
+from rollhook.adapters.reading import ArgumentsDelta, CallOpened, TurnEvent
 from rollhook.adapters.tool_names import ToolNames
 from rollhook.adapters.turns import Answer, Ask
 from rollhook.parsing import TextDelta
@@ -118,17 +118,15 @@ class ResponseFrames:
 
 def _events(answer: Answer) -> list[TurnEvent]:
     """A finished turn as it would have been streamed."""
-    parsed = answer.parsed
+    said = answer.said
     events: list[TurnEvent] = []
-    if parsed.reasoning is not None:
-        events.append(TextDelta("reasoning", parsed.reasoning))
-    if parsed.content:
-        events.append(TextDelta("content", parsed.content))
-    for index, call in enumerate(parsed.tool_calls):
-        arguments = dump_arguments(call)
-        events.append(CallOpened(index, call.id, call.name))
-        events.append(ArgumentsDelta(index, arguments))
-        events.append(CallClosed(index, call.id, call.name, arguments))
+    if said.reasoning is not None:
+        events.append(TextDelta("reasoning", said.reasoning))
+    if said.content:
+        events.append(TextDelta("content", said.content))
+    for call in said.calls:
+        opened = CallOpened(call.index, call.id, call.name)
+        events += [opened, ArgumentsDelta(call.index, call.arguments), call]
     return events
 
 

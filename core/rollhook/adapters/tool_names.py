@@ -70,7 +70,10 @@ def flat_name(name: str, namespace: str | None) -> str:
 
 def custom_input(arguments: str) -> str:
     """The text that a model gave a custom tool; all it wrote where that is not in the one argument."""
-    value = json.loads(arguments)
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments  # the model broke off
     given = value.get(CUSTOM_INPUT)
     return given if isinstance(given, str) and len(value) == 1 else arguments
 

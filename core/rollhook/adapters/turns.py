@@ -9,15 +9,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rollhook.adapters.errors import WireError, as_wire_error, bad_request, too_long
-from rollhook.adapters.reading import TurnEvent, TurnReader, dump_arguments
+from rollhook.adapters.reading import Said, TurnEvent, TurnReader
 from rollhook.adapters.sessions import Purpose, Session
 from rollhook.engine import Completion, Delta, Engine
 from rollhook.errors import EngineError, RenderError
 from rollhook.ledger import Ledger, Prompt
-from rollhook.parsing import Parsed, make_parser
+from rollhook.parsing import make_parser
 from rollhook.protocols import FinishReason, Message
 
 DEFAULT_MAX_NEW_TOKENS = 4096
@@ -48,7 +49,7 @@ class Answer:
     """A sampled turn. id: the response's. message: as it stands in the ledger."""
 
     id: str
-    parsed: Parsed
+    said: Said
     message: Message
     finish_reason: FinishReason
     matched: str | None
@@ -112,21 +113,21 @@ class LiveTurn:
         if completion.finish_reason == "abort":
             self.session.last_finish = "abort"
             raise WireError(503, "the engine's answer was aborted before its end", "aborted", retry=True)
-        events, parsed = reader.finish(completion.token_ids)
+        events, said = reader.finish(completion.token_ids)
         if on_event is not None:
             for event in events:
                 on_event(event)
-        self._completion, self._message = completion, self._as_message(parsed)
+        self._completion, self._message = completion, self._as_message(said)
         return Answer(
             id=self.id,
-            parsed=parsed,
+            said=said,
             message=self._message,
             finish_reason=completion.finish_reason,
             matched=completion.matched if isinstance(completion.matched, str) else None,
             prompt_tokens=self.prompt.length,
             cached_tokens=completion.cached_tokens,
             completion_tokens=len(completion.token_ids),
-            reasoning_tokens=len(self._ledger.renderer.encode(parsed.reasoning)) if parsed.reasoning else 0,
+            reasoning_tokens=len(self._ledger.renderer.encode(said.reasoning)) if said.reasoning else 0,
         )
 
     def commit(self) -> None:
@@ -168,32 +169,34 @@ class LiveTurn:
 
     def _reader(self) -> TurnReader:
         parses_calls = bool(self.ask.tools) and self.ask.offer_tools
-        parser = make_parser(
+        make = partial(
+            make_parser,
             self._rules.tool_parser if parses_calls else None,
             self._rules.reasoning_parser,
             tools=self.ask.tools,
             starts_in_reasoning=self.prompt.starts_in_reasoning,
-            new_id=self._new_call_id,
         )
-        return TurnReader(self._ledger.renderer, parser)
+        return TurnReader(
+            self._ledger.renderer, lambda new_id: make(new_id=new_id), self._new_call_id, self.ask.tools
+        )
 
-    def _new_call_id(self, name: str, place: int) -> str:
+    def _new_call_id(self) -> str:
         if self._rules.tool_parser == "mistral":
             return secrets.token_hex(MISTRAL_ID_LENGTH)[:MISTRAL_ID_LENGTH]
         return f"{self._call_prefix}{secrets.token_hex(12)}"
 
-    def _as_message(self, parsed: Parsed) -> Message:
-        message: Message = {"role": "assistant", "content": parsed.content, "response_id": self.id}
-        if parsed.reasoning is not None:
-            message["reasoning_content"] = parsed.reasoning
-        if parsed.tool_calls:
+    def _as_message(self, said: Said) -> Message:
+        message: Message = {"role": "assistant", "content": said.content, "response_id": self.id}
+        if said.reasoning is not None:
+            message["reasoning_content"] = said.reasoning
+        if said.calls:
             message["tool_calls"] = [
                 {
                     "id": call.id,
                     "type": "function",
-                    "function": {"name": call.name, "arguments": dump_arguments(call)},
+                    "function": {"name": call.name, "arguments": call.arguments},
                 }
-                for call in parsed.tool_calls
+                for call in said.calls
             ]
         return message
 

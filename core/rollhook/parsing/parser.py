@@ -42,6 +42,11 @@ class Parser(ABC):
         self._events: list[Event] = []
         self._flushed = False
 
+    @property
+    def open_call(self) -> str | None:
+        """The text of a call that is still being written, its opening tag first; None outside of one."""
+        return None
+
     def parse(self, text: str) -> Parsed:
         """Parse a whole turn."""
         self.feed(text)

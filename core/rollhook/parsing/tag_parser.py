@@ -58,6 +58,11 @@ class TagParser(Parser):
         self._opener: str | None = None
         self._searched = 0
 
+    @property
+    def open_call(self) -> str | None:
+        """See `Parser.open_call`."""
+        return self._buffer if self._opener is not None else None
+
     def _step(self, *, whole: bool) -> bool:
         if self._in_reasoning:
             return self._in_thought(whole)

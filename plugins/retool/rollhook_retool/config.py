@@ -24,7 +24,7 @@ class InterpreterConfig(BaseModel):
 
 
 class EnvironmentConfig(InterpreterConfig):
-    """The environment. prompt_has_instruction: the row's prompt explains the protocol; it is used as it is."""
+    """The environment. prompt_has_instruction: the row's prompt explains the protocol itself."""
 
     prompt_has_instruction: bool = False
 

@@ -7,7 +7,7 @@ Nothing here is a wall: code may change this process as it likes, and what it th
 """
 
 # ruff: noqa: BLE001, PTH108, SIM115, T201
-# any exception is the code's, to be shown; its streams stay open; pathlib would slow the start; printing is its purpose
+# any exception is the code's, to be shown; its streams stay open; pathlib would slow the start
 
 import ast
 import builtins
@@ -72,9 +72,11 @@ def _late(*_: object) -> None:
 def _run(code: str, namespace: dict[str, object]) -> None:
     """Run the statements; the value of a last expression is shown, as in a notebook."""
     tree = ast.parse(code, NAME)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     exec(compile(tree, NAME, "exec"), namespace)
-    if last is not None:
+    if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), NAME, "eval"), namespace)
         if value is not None:
             print(repr(value))

@@ -1,8 +1,8 @@
 """Compares answers with math-verify, inside the sandbox; alone, with math-verify and the standard library.
 
 A line of JSON comes in, {"nonce", "labels", "answer", "timeout_s"}; one goes out, {"nonce", "right", "why"}:
-right is true, false, or null when a label cannot be read. Each comparison has a process of its own: sympy hangs
-on some inputs, inside C, where no signal reaches it.
+right is true, false, or null when a label cannot be read. Each comparison has a process of its own: on some
+inputs sympy hangs inside C, where no signal reaches it.
 """
 
 import json

@@ -36,10 +36,8 @@ async def test_variables_functions_and_imports_stay(python: Interpreter) -> None
         ("print('\\ud800 é 漢')", "? é 漢"),
         ("exit()", "SystemExit"),
         ("    x = 1\n", "IndentationError: unexpected indent"),
-        (
-            "1 / 0",
-            'File "<code>", line 1, in <module>\n    1 / 0\n    ~~^~~\nZeroDivisionError: division by zero',
-        ),
+        ("1 / 0", 'last):\n  File "<code>", line 1, in <module>\n    1 / 0\n'),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
         ("def f(:", "SyntaxError: invalid syntax"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("input()", "EOFError: EOF when reading a line"),
@@ -85,9 +83,7 @@ async def test_what_cannot_be_stopped_is_killed_and_the_model_is_told(
     assert python.restarts == 1
 
 
-@pytest.mark.parametrize(
-    "code", ["import os\nos._exit(3)", "import os\nos.kill(os.getpid(), 9)", "import os\nos.kill(-1, 9)"]
-)
+@pytest.mark.parametrize("code", ["import os\nos._exit(3)", "import os\nos.kill(os.getpid(), 9)"])
 async def test_code_that_ends_the_interpreter_is_told_so(python: Interpreter, code: str) -> None:
     assert await python.run(code) == f"Error: the code ended the interpreter. {LOST}"
     assert await python.run("1 + 1") == "2"
