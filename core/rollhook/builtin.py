@@ -5,7 +5,15 @@ from __future__ import annotations
 from rollhook.hookspecs import SandboxSpec, TopologySpec, VerifierSpec, hookimpl
 from rollhook.sandbox import SandboxLimits, open_bubblewrap, open_unsafe, take
 from rollhook.topologies import Single
-from rollhook.verifiers import ExactMatch, Number
+from rollhook.verifiers.code_tests import CodeTests, CodeTestsConfig
+from rollhook.verifiers.form import Format, FormatConfig
+from rollhook.verifiers.judge import Judge, JudgeConfig, open_judge
+from rollhook.verifiers.labels import AnswerConfig
+from rollhook.verifiers.majority import Majority, MajorityConfig
+from rollhook.verifiers.mathematics import MathConfig, MathVerifier, open_math
+from rollhook.verifiers.multiple_choice import MultipleChoice
+from rollhook.verifiers.remote import Remote, RemoteConfig, open_remote
+from rollhook.verifiers.text import F1, ExactMatch, Number
 
 
 @hookimpl
@@ -16,10 +24,18 @@ def rollhook_topologies() -> list[TopologySpec]:
 
 @hookimpl
 def rollhook_verifiers() -> list[VerifierSpec]:
-    """`exact_match` and `number`."""
+    """Rules, math-verify, tests of code, a judge, a service, and agreement in a group."""
     return [
-        VerifierSpec(name="exact_match", create=ExactMatch),
-        VerifierSpec(name="number", create=Number),
+        VerifierSpec(name="exact_match", config=AnswerConfig, create=ExactMatch),
+        VerifierSpec(name="number", config=AnswerConfig, create=Number),
+        VerifierSpec(name="f1", config=AnswerConfig, create=F1),
+        VerifierSpec(name="multiple_choice", config=AnswerConfig, create=MultipleChoice),
+        VerifierSpec(name="format", config=FormatConfig, create=Format),
+        VerifierSpec(name="math", config=MathConfig, open=open_math, create=MathVerifier),
+        VerifierSpec(name="code_tests", config=CodeTestsConfig, create=CodeTests),
+        VerifierSpec(name="judge", config=JudgeConfig, open=open_judge, create=Judge),
+        VerifierSpec(name="remote", config=RemoteConfig, open=open_remote, create=Remote),
+        VerifierSpec(name="majority", config=MajorityConfig, create=Majority, group=True),
     ]
 
 

@@ -7,7 +7,6 @@ Sample; only a fault of the run (ConfigError) and cancellation leave as exceptio
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -15,12 +14,12 @@ from typing import Any
 from rollhook.config import RunConfig
 from rollhook.errors import ConfigError, LimitReached, RolloutAborted, RolloutError, RowError
 from rollhook.hookspecs import TopologySpec
-from rollhook.protocols import EnvironmentResult, Outcome, Score, View
+from rollhook.protocols import Outcome, Score
 from rollhook.rollout import LiveRollout
 from rollhook.runtime import Runtime, runtime_for
 from rollhook.sample import Sample
+from rollhook.scoring import rollout_id_of, score_samples
 from rollhook.siblings import (
-    RESULT_KEY,
     Reward,
     aborted_siblings,
     failed_sample,
@@ -29,6 +28,8 @@ from rollhook.siblings import (
     merge_siblings,
 )
 from rollhook.spec import Resolved
+
+__all__ = ["generate", "reward", "rollout_id_of", "run_rollout"]
 
 
 async def generate(
@@ -51,13 +52,26 @@ async def reward(args: Any, sample: Sample | Sequence[Sample]) -> Any:
 
     Takes one Sample and returns its reward, or a list (also an empty one) and returns a list. A reward
     that is already there is kept; where scoring fails the reward is 0.0 and the Sample becomes FAILED.
+    Verifiers that see all answers to a prompt take those of the list.
     """
     runtime = await runtime_for(RunConfig.from_args(args))
-    if not isinstance(sample, Sequence):
-        return await score_sample(runtime, sample)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(score_sample(runtime, one)) for one in sample]
-    return [task.result() for task in tasks]
+    if isinstance(sample, Sequence):
+        return await reward_samples(runtime, sample)
+    return (await reward_samples(runtime, [sample]))[0]
+
+
+async def reward_samples(runtime: Runtime, samples: Sequence[Sample]) -> list[Any]:
+    """What `reward` returns for a list."""
+    unscored = [sample for sample in samples if sample.reward is None]
+    scores = iter(await score_samples(runtime, unscored))
+    rewards = []
+    for sample in samples:
+        score = next(scores) if sample.reward is None else sample.reward
+        if isinstance(score, RolloutError):
+            mark_failed(sample, score)
+            score = 0.0
+        rewards.append(score.value if isinstance(score, Score) else score)
+    return rewards
 
 
 async def run_rollout(
@@ -129,7 +143,7 @@ async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, *, 
     score: Score | None
     if isinstance(outcome.reward, Score):
         score = outcome.reward
-    elif rollout.verifier is not None:
+    elif rollout.verifiers:
         score = await rollout.verify(outcome.response)
     else:
         earned = rollout.environment.result.reward if rollout.environment else None
@@ -140,6 +154,7 @@ async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, *, 
         credit="broadcast" if whole else spec.credit,
         by_role=outcome.role_rewards,
         scores={**parts, **outcome.scores},
+        answer=rollout.answer(outcome.response),
     )
 
 
@@ -152,41 +167,3 @@ def _refuse_fan_out(runtime: Runtime, resolved: Resolved, *, evaluation: bool) -
                 f"topology: {resolved.topology.name} makes several samples a rollout, but the run says "
                 "return_shape: sample; set return_shape: list",
             )
-
-
-def rollout_id_of(sample: Sample) -> int:
-    """The id its siblings share: the sample's own, else its index, else a random one of 63 bits."""
-    for known in (getattr(sample, "rollout_id", None), sample.index):
-        if known is not None:
-            return int(known)
-    return secrets.randbits(63)
-
-
-async def score_sample(runtime: Runtime, sample: Sample) -> Any:
-    """The reward of a finished Sample: what is there, else the score of the verifier its row names."""
-    if sample.reward is not None:
-        return sample.reward
-    rollout = LiveRollout(runtime=runtime, sample=sample, rollout_id=rollout_id_of(sample), sampling={})
-    try:
-        resolved = runtime.resolver.resolve(sample.metadata)
-        if resolved.verifier is None:
-            raise RowError("verifier: the row names none and neither does the run; set one of them")
-        async with rollout.closing:
-            verifier = await rollout.open_verifier(resolved.verifier)
-            view = View(
-                prompt=sample.prompt,
-                label=sample.label,
-                messages=[*rollout.messages, {"role": "assistant", "content": sample.response}],
-                response=sample.response,
-                metadata=sample.metadata,
-                environment=_recorded_environment(sample),
-            )
-            return (await verifier.score(view)).value
-    except RolloutError as error:
-        mark_failed(sample, error)
-        return 0.0
-
-
-def _recorded_environment(sample: Sample) -> EnvironmentResult | None:
-    recorded = (sample.metadata.get(RESULT_KEY) or {}).get("environment")
-    return EnvironmentResult(**recorded) if recorded else None

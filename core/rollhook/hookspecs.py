@@ -40,6 +40,7 @@ from pydantic import BaseModel, ConfigDict
 from rollhook.protocols import (
     Environment,
     Event,
+    GroupVerifier,
     Message,
     Rollout,
     Run,
@@ -123,8 +124,10 @@ class EnvironmentSpec(ItemSpec[Environment]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifierSpec(ItemSpec[Verifier]):
-    """A scorer of answers."""
+class VerifierSpec(ItemSpec[Verifier | GroupVerifier]):
+    """A scorer of answers. group: `create` makes a GroupVerifier, which sees all answers to one prompt."""
+
+    group: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,13 +68,23 @@ class Use(BaseModel):
         return self.model_extra or {}
 
 
+class WeightedUse(Use):
+    """A verifier, and how much its score counts. weight: unitless; the scores of several are summed."""
+
+    weight: float = Field(1.0, allow_inf_nan=False)
+
+
 @dataclass(frozen=True)
 class Choice:
-    """One item to use. name: the full one, `plugin/item`. config: checked; shared, so not to be changed."""
+    """One item to use. name: the full one, `plugin/item`. config: checked; shared, so not to be changed.
+
+    weight: how much a verifier's score counts.
+    """
 
     name: str
     spec: ItemSpec[Any]
     config: BaseModel
+    weight: float = 1.0
 
 
 def configured(item: Item, config: Mapping[str, Any], *, key: str, from_row: Mapping[str, Any]) -> Choice:

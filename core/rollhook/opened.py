@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -25,9 +26,11 @@ from rollhook.errors import (
     VerifierError,
     boundary,
 )
+from rollhook.names import BUILTIN_PLUGIN
 from rollhook.protocols import (
     Environment,
     EnvironmentResult,
+    GroupVerifier,
     Observation,
     Outcome,
     Rollout,
@@ -126,17 +129,37 @@ class OpenEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class OpenVerifier:
-    """A verifier behind its boundary and deadline. timeout_s bounds one call."""
+    """A verifier behind its boundary and deadline.
+
+    timeout_s bounds one call. weight: in the sum of several. group: it scores a prompt's answers together.
+    """
 
     owner: str
-    verifier: Verifier
+    verifier: Verifier | GroupVerifier
     timeout_s: float
+    weight: float = 1.0
+    group: bool = False
 
     async def score(self, view: View) -> Score:
         """The verifier's answer as a Score with a finite value. Raises VerifierError, naming the verifier."""
+        assert isinstance(self.verifier, Verifier)
+        async with self._deadline():
+            return as_score(await self.verifier.score(view))
+
+    async def score_group(self, views: Sequence[View]) -> list[Score]:
+        """The same for all answers to one prompt, in their order."""
+        assert isinstance(self.verifier, GroupVerifier)
+        async with self._deadline():
+            scores = [as_score(score) for score in await self.verifier.score_group(views)]
+            if len(scores) != len(views):
+                raise ValueError(f"score_group() returned {len(scores)} scores for {len(views)} answers")
+            return scores
+
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self.timeout_s) as limit, boundary(VerifierError, self.owner):
-                return as_score(await self.verifier.score(view))
+                yield
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -145,6 +168,28 @@ class OpenVerifier:
                 plugin=self.owner,
                 cause_type="TimeoutError",
             ) from error
+
+
+async def score_by(verifiers: Sequence[OpenVerifier], view: View) -> Score:
+    """The weighted sum of what all of them say, asked at once. The first VerifierError ends the others."""
+    async with boundary(VerifierError, None), asyncio.TaskGroup() as group:
+        tasks = [group.create_task(verifier.score(view)) for verifier in verifiers]
+    return weighted_sum([(verifier, task.result()) for verifier, task in zip(verifiers, tasks, strict=True)])
+
+
+def weighted_sum(scores: Sequence[tuple[OpenVerifier, Score]]) -> Score:
+    """One score of several: the sum of weight times value; what each gave is in the parts, under its name.
+
+    The only one with weight 1 is the sum itself. Built-in verifiers are named without `rollhook/`.
+    """
+    if len(scores) == 1 and scores[0][0].weight == 1.0:
+        return scores[0][1]
+    parts: dict[str, float] = {}
+    for verifier, score in scores:
+        name = verifier.owner.removeprefix(f"{BUILTIN_PLUGIN}/")
+        parts[name] = score.value
+        parts.update({f"{name}.{part}": value for part, value in score.parts.items()})
+    return as_score(Score(sum(verifier.weight * score.value for verifier, score in scores), parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,17 @@ class Verifier(Protocol):
     async def score(self, view: View) -> float | Score: ...
 
 
+@runtime_checkable
+class GroupVerifier(Protocol):
+    """Scores all answers to one prompt together, as agreement or rank do. Its VerifierSpec says `group=True`.
+
+    Returns a score for each view, in order. A rollout ends before its neighbours do, so its own reward stays
+    None; `rollhook.reward` with the list of a whole group, and `rollhook verify`, ask for it.
+    """
+
+    async def score_group(self, views: Sequence[View]) -> Sequence[float | Score]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a topology's run came to.

@@ -19,6 +19,7 @@ from typing import Any
 
 from rollhook.agent import LiveAgent, TurnLimits
 from rollhook.errors import RowError, TopologyError
+from rollhook.hookspecs import VerifierSpec
 from rollhook.ledger import Segment
 from rollhook.opened import (
     OpenEnvironment,
@@ -26,10 +27,12 @@ from rollhook.opened import (
     OpenTopology,
     OpenVerifier,
     close_quietly,
+    score_by,
 )
 from rollhook.parsing import NewId
 from rollhook.protocols import (
     Environment,
+    GroupVerifier,
     Message,
     Sandbox,
     Score,
@@ -44,6 +47,7 @@ from rollhook.sample import Sample, Status
 from rollhook.served import ServedModel
 from rollhook.siblings import Origin, Part
 from rollhook.spec import Choice, Limits, Resolved
+from rollhook.verifiers.judge import JUDGES
 
 
 @dataclass(slots=True)
@@ -68,7 +72,7 @@ class LiveRollout:
     messages: Sequence[Message] = ()
     tools: list[OpenTool] = field(default_factory=list)
     environment: OpenEnvironment | None = None
-    verifier: OpenVerifier | None = None
+    verifiers: tuple[OpenVerifier, ...] = ()
     agents: list[LiveAgent] = field(default_factory=list)
     last_turn: Turn | None = None
     shared: dict[str, Any] = field(default_factory=dict)
@@ -92,15 +96,17 @@ class LiveRollout:
             self.tools.append(OpenTool(choice.name, await self.runtime.create(choice, Tool, self)))
         if resolved.environment is not None:
             await self._open_environment(resolved.environment, stack)
-        if resolved.verifier is not None:
-            self.verifier = await self.open_verifier(resolved.verifier)
+        self.verifiers = tuple([await self.open_verifier(choice) for choice in resolved.verifiers])
         topology = await self.runtime.create(resolved.topology, Topology, self)
         return OpenTopology(resolved.topology.name, topology)
 
     async def open_verifier(self, choice: Choice) -> OpenVerifier:
-        """The verifier a row names, made for this rollout."""
-        verifier = await self.runtime.create(choice, Verifier, self)
-        return OpenVerifier(choice.name, verifier, self.runtime.config.verifier_timeout_s)
+        """A verifier that the row names, made for this rollout."""
+        assert isinstance(choice.spec, VerifierSpec)
+        group, timeout_s = choice.spec.group, self.runtime.config.verifier_timeout_s
+        kind: type[Verifier | GroupVerifier] = GroupVerifier if group else Verifier
+        made = await self.runtime.create(choice, kind, self)
+        return OpenVerifier(choice.name, made, timeout_s, weight=choice.weight, group=group)
 
     async def _open_environment(self, choice: Choice, stack: AsyncExitStack) -> None:
         environment = await self.runtime.create(choice, Environment, self)
@@ -154,12 +160,19 @@ class LiveRollout:
         return made
 
     async def verify(self, response: str | None = None) -> Score | None:
-        """Score `response` (None: the last turn's content) by the row's verifier; None without one."""
-        if self.verifier is None:
+        """Score `response` (None: the last turn's content) by the row's verifiers.
+
+        None without any, and where one of them needs the prompt's other answers too.
+        """
+        if not self.verifiers or any(verifier.group for verifier in self.verifiers):
             return None
-        if response is None:
-            response = str(self.last_turn.message["content"]) if self.last_turn else ""
-        return await self.verifier.score(self.view(response))
+        return await score_by(self.verifiers, self.view(self.answer(response)))
+
+    def answer(self, response: str | None) -> str:
+        """`response`, or where it is None the last turn's content."""
+        if response is not None:
+            return response
+        return str(self.last_turn.message["content"]) if self.last_turn else ""
 
     async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
         """A new sandbox, closed when the rollout ends (see `rollhook.protocols.Rollout.sandbox`)."""
@@ -223,7 +236,8 @@ class LiveRollout:
         return tool if isinstance(tool, OpenTool) else OpenTool(self.owner, tool)
 
     def _on_turn(self, turn: Turn) -> None:
-        self.last_turn = turn
+        if turn.role not in self.shared.get(JUDGES, ()):
+            self.last_turn = turn
         self.event(
             "turn", role=turn.role, index=turn.index, tokens=turn.tokens, finish_reason=turn.finish_reason
         )

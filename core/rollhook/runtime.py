@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -90,19 +90,7 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            sinks: list[EventSink] = []
-            for name in self.config.plugins:
-                plugin = self.plugins.load(name)
-                sinks.extend(plugin.event_sinks)
-                self._normalizers.extend(plugin.normalizers)
-            self.events = EventBus(sinks)
-            stack.push_async_callback(asyncio.to_thread, self.events.close)
-            make_parser(self.config.tool_parser, self.config.reasoning_parser)  # both names are known
-            self.policy = await self._open_policy(stack)
-            for name, url in self.config.models.items():
-                engine = await stack.enter_async_context(self._client(url))
-                self._models[name] = await serve_model(engine, name=name, history=self.config.history)
-            stack.push_async_callback(self._close_resources)
+            await self._open(stack, policy=True)
             self._stack = stack.pop_all()
         return self
 
@@ -110,6 +98,13 @@ class Runtime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    @asynccontextmanager
+    async def scoring(self) -> AsyncIterator[Self]:
+        """Enter without an engine: enough to score answers that are there; only `models` can be asked."""
+        async with AsyncExitStack() as stack:
+            await self._open(stack, policy=False)
+            yield self
 
     def model(self, name: str | None) -> ServedModel:
         """The model agents call `name`; None: the policy. Raises KeyError for a name nobody configured."""
@@ -179,6 +174,23 @@ class Runtime:
         for resource in list(self._resources.values()):
             await resource.close()
         self._resources.clear()
+
+    async def _open(self, stack: AsyncExitStack, *, policy: bool) -> None:
+        """Open what the run owns; `stack` closes it."""
+        sinks: list[EventSink] = []
+        for name in self.config.plugins:
+            plugin = self.plugins.load(name)
+            sinks.extend(plugin.event_sinks)
+            self._normalizers.extend(plugin.normalizers)
+        self.events = EventBus(sinks)
+        stack.push_async_callback(asyncio.to_thread, self.events.close)
+        make_parser(self.config.tool_parser, self.config.reasoning_parser)  # both names are known
+        if policy:
+            self.policy = await self._open_policy(stack)
+        for name, url in self.config.models.items():
+            engine = await stack.enter_async_context(self._client(url))
+            self._models[name] = await serve_model(engine, name=name, history=self.config.history)
+        stack.push_async_callback(self._close_resources)
 
     async def _open_policy(self, stack: AsyncExitStack) -> ServedModel:
         engine = self._given_engine

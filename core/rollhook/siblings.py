@@ -56,12 +56,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What a rollout earned. value: None when nobody scored it. by_role: for credit "roles"."""
+    """What a rollout earned. value: None when nobody scored it. by_role: for credit "roles".
+
+    answer: the text that was, or is to be, scored; None when the rollout came to none.
+    """
 
     value: float | None = None
     credit: Credit = "broadcast"
     by_role: Mapping[str, float] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
+    answer: str | None = None
 
 
 def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> list[Sample]:
@@ -171,14 +175,21 @@ def _result(
         "turns": segment.turns if segment else 0,
         "forks": [dict(fork) for fork in segment.forks] if segment else [],
         "request_ids": list(segment.request_ids) if segment else [],
+        "spans": _spans(segment) if segment else [],
         "error": None,
         "sampled_tokens": origin.sampled_tokens,
         "rollout_reward": reward.value,
         "environment": None if origin.environment is None else asdict(origin.environment),
         "scores": dict(reward.scores),
+        "answer": reward.answer,
         "clock": origin.clock,
         "kept": {what: count for what, count in origin.kept.items() if count},
     }
+
+
+def _spans(segment: Segment) -> list[dict[str, Any]]:
+    """Where in `tokens`, the prompt's included, stands what was not sampled, and how it came there."""
+    return [{"start": start, "length": length, "kind": kind} for start, length, kind in segment.spans]
 
 
 def _share(reward: Reward, parts: Sequence[Part]) -> list[float | None]:

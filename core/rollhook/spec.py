@@ -20,7 +20,7 @@ from rollhook.config import RunConfig
 from rollhook.errors import ConfigError
 from rollhook.fields import Misfit, MisfitError, fields_of, fitted, misfits_of_part, plain, show_loc, takes
 from rollhook.hookspecs import Defaults, EnvironmentSpec, TopologySpec
-from rollhook.items import Choice, Fault, SpecError, Use, configured, faults_at, faults_of
+from rollhook.items import Choice, Fault, SpecError, Use, WeightedUse, configured, faults_at, faults_of
 from rollhook.limits import Limits
 from rollhook.names import did_you_mean
 from rollhook.registry import Item, Kind, Registry
@@ -33,17 +33,20 @@ _encode = json.JSONEncoder(default=plain).encode
 
 
 class RolloutSpec(BaseModel):
-    """`metadata["rollhook"]` in its long form. None: not said. `tools: []` says that there are none."""
+    """`metadata["rollhook"]` in its long form. None: not said. `tools: []` says that there are none.
+
+    verifier: one or several; the scores of several are summed by weight.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     environment: Use | None = None
     tools: tuple[Use, ...] | None = None
-    verifier: Use | None = None
+    verifier: tuple[WeightedUse, ...] | None = None
     topology: Use | None = None
     limits: Limits = Limits()
 
-    @field_validator("tools", mode="before")
+    @field_validator("tools", "verifier", mode="before")
     @classmethod
     def _from_one(cls, value: Any) -> Any:
         return [value] if isinstance(value, str | Mapping) else value
@@ -65,6 +68,8 @@ class RolloutSpec(BaseModel):
         """What it says of one kind of item; None when it says nothing."""
         if kind == "tool":
             return self.tools
+        if kind == "verifier":
+            return self.verifier
         if kind == "sandbox":
             return None  # only the run configuration names one
         use: Use | None = getattr(self, kind)
@@ -73,11 +78,11 @@ class RolloutSpec(BaseModel):
 
 @dataclass(frozen=True)
 class Resolved:
-    """What one row runs. stop: the environment's stop strings."""
+    """What one row runs. verifiers: summed by weight. stop: the environment's stop strings."""
 
     environment: Choice | None
     tools: tuple[Choice, ...]
-    verifier: Choice | None
+    verifiers: tuple[Choice, ...]
     topology: Choice
     limits: Limits
     stop: tuple[str, ...]
@@ -172,14 +177,14 @@ class Resolver:
             with faults_of(f"the defaults of {environment.name}"):
                 layers = replace(layers, brought=_brought(defaults), brought_by=environment.name)
         tools = self._choices("tool", layers, faults)
-        verifier = _only(self._choices("verifier", layers, faults))
+        verifiers = self._choices("verifier", layers, faults)
         topology = _only(self._choices("topology", layers, faults))
         if faults:
             raise SpecError(faults)
         return Resolved(
             environment=environment,
             tools=tools,
-            verifier=verifier,
+            verifiers=verifiers,
             topology=topology or self._choice("topology", "topology", _SINGLE, layers),
             limits=layers.limits().capped_by(self._caps),
             stop=_strings(defaults.stop),
@@ -190,7 +195,7 @@ class Resolver:
         chosen: dict[str, Choice] = {}
         uses, owner = layers.first(kind)
         for number, use in enumerate(uses):
-            key = _key(kind, number)
+            key = _key(kind, number, len(uses))
             try:
                 with faults_of(owner):
                     choice = self._choice(kind, key, use.name, layers)
@@ -199,6 +204,8 @@ class Resolver:
                 continue
             if choice.name in chosen:
                 faults.append(Fault(key, f"names {choice.name} a second time"))
+            if isinstance(use, WeightedUse):
+                choice = replace(choice, weight=use.weight)
             chosen[choice.name] = choice
         return tuple(chosen.values())
 
@@ -229,8 +236,9 @@ class Resolver:
         try:
             default = self._parse(config.default, "default")
             for kind in ("environment", "tool", "verifier", "topology"):
-                for number, use in enumerate(default.uses(kind) or ()):
-                    key = _key(kind, number)
+                uses = default.uses(kind) or ()
+                for number, use in enumerate(uses):
+                    key = _key(kind, number, len(uses))
                     with faults_at(key):
                         item = self._registry.find(kind, use.name)
                     _check_part(f"default.{key}", item, use.config)
@@ -241,8 +249,10 @@ class Resolver:
         return default
 
 
-def _key(kind: Kind, number: int) -> str:
-    return f"tools[{number}]" if kind == "tool" else kind
+def _key(kind: Kind, number: int, count: int) -> str:
+    if kind == "tool":
+        return f"tools[{number}]"
+    return kind if count == 1 else f"{kind}[{number}]"
 
 
 def _only(choices: tuple[Choice, ...]) -> Choice | None:

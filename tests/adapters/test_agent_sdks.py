@@ -31,12 +31,12 @@ async def test_two_tools_and_a_hand_off_of_the_openai_agents_sdk(
     agents = pytest.importorskip("agents")
     agents.set_tracing_disabled(True)
 
-    @agents.function_tool
+    @agents.function_tool  # type: ignore[untyped-decorator]  # the SDK may be missing
     def temperature(city: str) -> str:
         """The temperature of a city."""
         return "21"
 
-    @agents.function_tool
+    @agents.function_tool  # type: ignore[untyped-decorator]  # as above
     def clock(city: str) -> str:
         """The time in a city."""
         return "noon"

@@ -81,8 +81,8 @@ def test_a_long_text_argument_is_streamed_and_joins_to_the_whole(qwen3_tokenizer
         deltas = [e.text for e in events if isinstance(e, ArgumentsDelta) and e.index == index]
         assert len(deltas) > 100
         assert "".join(deltas) == whole
-    assert [type(e) for e in events if not isinstance(e, ArgumentsDelta)] == [
-        TextDelta, CallOpened, CallClosed, CallOpened, CallClosed,
+    assert [type(e) for e in events if not isinstance(e, ArgumentsDelta | TextDelta)] == [
+        CallOpened, CallClosed, CallOpened, CallClosed,
     ]  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_a_call_that_breaks_off_stays_the_call_that_the_client_saw(qwen3_tokeniz
 
     assert said.content == "Go."
     assert said.calls == (CallClosed(0, "id0", "f", '{"s": "abc"'),)
-    assert [e.text for e in events if isinstance(e, TextDelta)] == ["Go."]
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "Go."
     assert isinstance(events[-1], CallClosed)
 
 

@@ -24,7 +24,7 @@ async def test_items_echoed_by_the_client_are_one_segment(qwen3_tokenizer: Any) 
             }
             first: Any = await client.responses.create(input=[user], **asked)
             calls = [item for item in first.output if item.type == "function_call"]
-            results = [
+            results: Any = [
                 {"type": "function_call_output", "call_id": c.call_id, "output": "rain"} for c in calls
             ]
             second = await client.responses.create(input=[user, *first.output, *results], **asked)

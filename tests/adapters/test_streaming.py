@@ -57,7 +57,9 @@ async def test_thinking_text_and_arguments_arrive_while_the_engine_samples(
         session = w.adapter.open_session()
         while_sampling = [(kind, w.engine.in_flight) async for kind in deltas(w, protocol, session)]
 
-    assert {kind for kind, in_flight in while_sampling if in_flight} == {"reasoning", "text", "arguments"}
+    live = [kind for kind, in_flight in while_sampling if in_flight]
+    assert set(live) == {"reasoning", "text", "arguments"}
+    assert live.count("arguments") > 3  # bit by bit, not when the call is complete
 
 
 @PROTOCOLS

@@ -208,12 +208,22 @@ async def test_a_rid_that_is_alive_is_refused(wire: Wire) -> None:
     assert again["meta_info"]["id"] == rid
 
 
-async def test_a_client_that_goes_away_ends_its_request(wire: Wire) -> None:
+async def test_a_client_that_leaves_a_stream_ends_its_request(wire: Wire) -> None:
     rid = uuid.uuid4().hex
     async for _ in wire.events(wire.prompt(QUESTION), rid=rid, max_new_tokens=4000, ignore_eos=True):
         break
 
     answer = await wire.until_free(rid, wire.prompt(QUESTION))
+    assert answer["meta_info"]["id"] == rid
+
+
+async def test_a_client_that_leaves_a_plain_request_ends_it(wire: Wire) -> None:
+    rid, ids = uuid.uuid4().hex, wire.prompt(QUESTION)
+    ask = asyncio.create_task(wire.generate(ids, rid=rid, max_new_tokens=4000, ignore_eos=True))
+    await wire.generate(ids, max_new_tokens=4)  # by its end the one that came first is running
+    ask.cancel()
+
+    answer = await wire.until_free(rid, ids)
     assert answer["meta_info"]["id"] == rid
 
 
@@ -235,9 +245,10 @@ async def test_what_cannot_be_served_is_a_client_error(wire: Wire, bad: Json) ->
     assert answer
 
 
-async def test_a_body_that_is_not_json_is_a_client_error(wire: Wire) -> None:
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"null", b"[]"])
+async def test_a_body_that_is_no_json_object_is_a_client_error(wire: Wire, data: bytes) -> None:
     async with wire.session.post(
-        f"{wire.url}/generate", data=b"{", headers={"Content-Type": "application/json"}
+        f"{wire.url}/generate", data=data, headers={"Content-Type": "application/json"}
     ) as response:
         assert 400 <= response.status < 500
 

@@ -101,13 +101,13 @@ before = sorted(name for name in sys.modules if name.endswith(".hooks"))
 row = {"environment": {"name": "garden", "beds": 3}, "tools": "adder"}
 row |= {"verifier": "strict", "topology": "pair"}
 made = resolver.resolve({"rollhook": row})
-names = [made.environment.name, made.tools[0].name, made.verifier.name, made.topology.name]
+names = [made.environment.name, made.tools[0].name, made.verifiers[0].name, made.topology.name]
 other = resolver.resolve({"rollhook": "garden"})
 print(json.dumps({
     "before": before,
     "names": names,
     "beds": made.environment.config.beds,
-    "other": [other.environment.name, other.verifier.name, other.topology.name],
+    "other": [other.environment.name, other.verifiers[0].name, other.topology.name],
     "after": sorted(name for name in sys.modules if name.endswith(".hooks")),
 }))
 """,

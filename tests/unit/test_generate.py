@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollhook import Sample, Status, run_rollout
-from rollhook.generate import score_sample
+from rollhook.generate import reward_samples
 from rollhook.testing import Fault, Reply, ScriptedEngine, scripted_log_prob
 from tests.unit import worlds
 from tests.unit.worlds import running
@@ -359,7 +359,7 @@ async def test_a_finished_samples_view_has_what_its_environment_said(smollm2_tok
         [sample] = await run_rollout(runtime, row(environment="w"), {})
         sample.reward, sample.metadata["rollhook"] = None, {"verifier": "w/episode"}
 
-        assert await score_sample(runtime, sample) == 0.75
+        assert await reward_samples(runtime, [sample]) == [0.75]
 
 
 async def test_a_finished_sample_is_scored_by_the_verifier_its_row_names(smollm2_tokenizer: Any) -> None:
@@ -368,7 +368,7 @@ async def test_a_finished_sample_is_scored_by_the_verifier_its_row_names(smollm2
         kept = Sample(reward=0.3)
         nobody = Sample(tokens=[1, 2], response_length=1, loss_mask=[1], metadata={"rollhook": "single"})
 
-        assert [await score_sample(runtime, s) for s in (done, kept, nobody)] == [1.0, 0.3, 0.0]
+        assert await reward_samples(runtime, [done, kept, nobody]) == [1.0, 0.3, 0.0]
 
     assert (nobody.status, nobody.loss_mask) == (Status.FAILED, [0])
     assert "the row names none" in error_of(nobody)["message"]

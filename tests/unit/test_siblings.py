@@ -78,16 +78,36 @@ def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
             "turns": 1,
             "forks": [],
             "request_ids": ["r-agent_2"],
+            "spans": [],
             "error": None,
             "sampled_tokens": 13,
             "rollout_reward": 0.5,
             "environment": None,
             "scores": {"vote": 0.5},
+            "answer": None,
             "clock": None,
             "kept": {},
         },
     }
     assert made[0].prefix_cache_info.cached_tokens == 4
+
+
+def test_what_was_not_sampled_is_told_by_its_place_in_the_tokens() -> None:
+    spans = [(0, 2, "prompt"), (3, 1, "text"), (5, 2, "messages")]
+    told = [
+        {"start": 0, "length": 2, "kind": "prompt"},
+        {"start": 3, "length": 1, "kind": "text"},
+        {"start": 5, "length": 2, "kind": "messages"},
+    ]
+    mixed = part([1, 0, 1, 0, 0, 1], spans=spans)
+
+    [made] = merge_siblings(origin(1, 3), [mixed], Reward(1.0))
+    failed = failed_sample(origin(1), ToolError("gone"), [mixed])
+
+    assert [made.metadata["rollhook_result"]["spans"], failed.metadata["rollhook_result"]["spans"]] == [
+        told,
+        told,
+    ]
 
 
 def test_a_segment_that_trains_nothing_is_left_out_unless_it_is_all_there_is() -> None:

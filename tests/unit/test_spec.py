@@ -133,7 +133,7 @@ def names(resolved: Resolved) -> dict[str, Any]:
     return {
         "environment": name(resolved.environment),
         "tools": [tool.name for tool in resolved.tools],
-        "verifier": name(resolved.verifier),
+        "verifier": name(resolved.verifiers[0] if resolved.verifiers else None),
         "topology": name(resolved.topology),
     }
 
@@ -147,8 +147,7 @@ def test_a_bare_environment_brings_its_defaults() -> None:
         "verifier": "search-r1/em",
         "topology": "rollhook/single",
     }
-    assert resolved.verifier is not None
-    assert resolved.verifier.config == Match(partial=True)
+    assert [choice.config for choice in resolved.verifiers] == [Match(partial=True)]
     assert resolved.limits == Limits(max_turns=4, max_new_tokens=500)
     assert resolved.stop == ("</search>", "</answer>")
 
@@ -276,9 +275,8 @@ def test_settings_of_a_plugin_reach_each_of_its_items_that_has_the_key() -> None
     resolved = resolve("search-r1", settings=settings)
 
     assert resolved.environment is not None
-    assert resolved.verifier is not None
     assert resolved.environment.config == Search(topk=2, index="i")
-    assert resolved.verifier.config == Match(topk=9, partial=False)  # over the environment's own default
+    assert resolved.verifiers[0].config == Match(topk=9, partial=False)  # over the environment's own default
 
 
 def test_the_run_chooses_items_with_their_settings() -> None:

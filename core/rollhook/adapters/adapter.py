@@ -27,7 +27,7 @@ from rollhook.errors import ConfigError
 from rollhook.ledger import Ledger, Segment
 from rollhook.parsing import make_parser
 from rollhook.recognition import Normalizer
-from rollhook.render import Renderer
+from rollhook.render import Policy, Renderer
 from rollhook.sample import Sample
 
 PROTOCOLS = ("messages", "chat", "responses")
@@ -42,6 +42,7 @@ class Adapter:
     tokenizer: the served model's, a Hugging Face fast tokenizer. sglang_url: the engine; or engine: a client
         that is open and stays its owner's.
     tool_parser, reasoning_parser: the model family's, by SGLang's names.
+    chat_template, chat_template_kwargs, history: as in `rollhook.render.Renderer` (there: policy).
     sampling: the run's parameters for every turn; a session's `sampling_defaults` are laid over them.
     max_turns_per_session, max_tokens_per_session, max_context_tokens: 0 means no limit; tokens are sampled
         ones, context is prompt and answer together.
@@ -67,6 +68,8 @@ class Adapter:
         tool_parser: str | None = None,
         reasoning_parser: str | None = None,
         chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        history: Policy = "append",
         sampling: Mapping[str, Any] | None = None,
         max_turns_per_session: int = 0,
         max_tokens_per_session: int = 0,
@@ -96,7 +99,12 @@ class Adapter:
             max_tokens_per_session=max_tokens_per_session,
             max_context_tokens=max_context_tokens,
         )
-        self._renderer = Renderer(tokenizer, chat_template=chat_template)
+        self._renderer = Renderer(
+            tokenizer,
+            chat_template=chat_template,
+            policy=history,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         self._wires = _wires(self.protocols, SystemStyle.of(self._renderer))
         self._sessions = SessionTable(session_key=session_key, idle_s=idle_s, max_sessions=max_sessions)
         self._normalizers = tuple(normalizers)

@@ -1,6 +1,6 @@
 """A tool call that the model is still writing: what is already certain of its arguments.
 
-Invariant: what `take` gives joins to a beginning of the finished call's arguments, as `dump` writes them after
+Invariant: what `take` gives joins to a beginning of the finished call's arguments, as `dump` writes them once
 their types were converted. What could still turn out otherwise waits. Each character is read once.
 """
 

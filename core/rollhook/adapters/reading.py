@@ -76,6 +76,7 @@ class TurnReader:
         self._partial_calls = PartialCalls(tools)
         self._partial: PartialCall | None = None
         self._partial_id = ""
+        self._broke_off = False
         self._ids: list[int] = []
         self._window_at = 0  # ids before it were decoded and their text given out
         self._read_to = 0  # ids before it are in the text given out
@@ -146,6 +147,8 @@ class TurnReader:
                     told.append(self._give_up_call(self._partial))
                 case TextDelta() if self._partial is not None and isinstance(following, BrokenCall):
                     pass  # the text of the call that the client has seen as a call
+                case TextDelta(text=text) if self._broke_off and text.isspace():
+                    pass  # what followed that text
                 case TextDelta(kind=kind, text=text):
                     (self._content if kind == "content" else self._reasoning).append(text)
                     told.append(event)
@@ -165,7 +168,7 @@ class TurnReader:
 
     def _give_up_call(self, partial: PartialCall) -> TurnEvent:
         """A call that the client has seen begin and that cannot be read: it ends where it stands."""
-        self._partial = None
+        self._partial, self._broke_off = None, True
         self._calls.append(CallClosed(len(self._calls), self._partial_id, partial.name, partial.given))
         return self._calls[-1]
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import secrets
 import signal
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,23 +38,25 @@ if TYPE_CHECKING:
 @click.option("--tokenizer", help="With --engine: the served model's; by default what the engine names.")
 @click.option("--tool-parser", help="With --adapters: the model family's, for example qwen25.")
 @click.option("--reasoning-parser", help="With --adapters: the model family's, for example qwen3.")
-def command(
-    model: str | None, host: str, port: int, dtype: str, adapters: bool, engine: str | None, **options: Any
-) -> None:
-    """Serve the embedded engine, in SGLang's wire form, until Ctrl-C."""
-    if not adapters and (engine or any(options.values())):
+def command(model: str | None, host: str, port: int, dtype: str, **options: Any) -> None:
+    """Serve the embedded engine, in SGLang's wire form, until Ctrl-C.
+
+    With --adapters, serve Anthropic's and OpenAI's protocols instead, for agents' own clients.
+    """
+    adapters = options.pop("adapters")
+    if not adapters and any(options.values()):
         raise click.UsageError("--engine, --tokenizer and the parsers belong to --adapters")
-    if engine is None:
+    if options["engine"] is None:
         click.echo("loading the model ...", err=True)
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         if adapters:
-            asyncio.run(_stoppable(_serve_adapters(model, host, port, dtype, engine, **options)))
+            asyncio.run(_stoppable(_serve_adapters(model, host, port, dtype, **options)))
         else:
             asyncio.run(_stoppable(_serve_engine(model, host, port, dtype)))
     click.echo("stopped", err=True)
 
 
-async def _stoppable(work: Any) -> None:
+async def _stoppable(work: Awaitable[None]) -> None:
     """Run until done, Ctrl-C or SIGTERM."""
     task = asyncio.current_task()
     assert task is not None
@@ -82,8 +85,8 @@ async def _serve_adapters(
     host: str,
     port: int,
     dtype: str,
-    engine: str | None,
     *,
+    engine: str | None,
     tokenizer: str | None,
     tool_parser: str | None,
     reasoning_parser: str | None,

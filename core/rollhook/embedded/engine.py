@@ -102,7 +102,15 @@ class EmbeddedEngine:
         # torch's threads spin while they wait for each other: one that must share its core holds up all
         torch.set_num_threads(self._threads or max(1, (os.cpu_count() or 1) // 2))
         model = PackedModel.load(self.model_path, dtypes[self._dtype])
-        tokenizer = AutoTokenizer.from_pretrained(self.model_path, local_files_only=True)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.model_path, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the tokenizer in {self.model_path} cannot be loaded: {error}") from error
+        if 2 * len(tokenizer) < model.vocabulary:  # without its files transformers makes an empty one
+            raise ConfigError(
+                f"the tokenizer in {self.model_path} has {len(tokenizer)} tokens and the model "
+                f"{model.vocabulary}: its files are missing or another model's"
+            )
         fitting = max(model.context_len, _CACHE_BYTES // model.layout.bytes_per_token)
         return Batcher(
             model, tokenizer, max_batch=self._max_batch, max_tokens=self._max_cached_tokens or fitting

@@ -50,10 +50,15 @@ class SequenceCache:
         bigger[:, :, :, :held] = self._store[:, :, :, :held]
         self._store = bigger
 
-    def window(self, start: int, stop: int) -> Sequence[torch.Tensor]:
-        """Views of positions [start, stop): for each layer [2, heads, stop - start, head_dim]."""
+    def fresh(self, start: int, stop: int) -> Sequence[torch.Tensor]:
+        """Where positions [start, stop) are written: for each layer [2, heads, stop - start, head_dim]."""
         views: Sequence[torch.Tensor] = self._store[:, :, :, start:stop].unbind(0)
         return views
+
+    def held(self, stop: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        """Keys and values of positions [0, stop): for each layer [1, heads, stop, head_dim]."""
+        window = self._store[:, :, None, :, :stop]
+        return window[:, 0].unbind(0), window[:, 1].unbind(0)
 
     def copy_prefix(self, length: int) -> SequenceCache:
         """A cache of its own that holds the first `length` tokens."""

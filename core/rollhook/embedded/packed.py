@@ -31,13 +31,13 @@ _PROBE_TOLERANCE = 1e-2
 
 @dataclass(frozen=True)
 class _Span:
-    """One sequence's place in the row [start, stop), and views of its cache, by layer."""
+    """One sequence's new tokens in the row, and views of its cache by layer."""
 
-    start: int
-    stop: int
-    fresh: Sequence[torch.Tensor]  # [2, heads, stop - start, head_dim]: written in this step
-    held: Sequence[torch.Tensor]  # [2, heads, length, head_dim]: everything up to and with this step
-    mask: torch.Tensor | None  # [stop - start, length]; None where causal or all-seeing is right
+    length: int
+    fresh: Sequence[torch.Tensor]  # [2, heads, length, head_dim]: to be written in this step
+    keys: Sequence[torch.Tensor]  # [1, heads, held + length, head_dim]
+    values: Sequence[torch.Tensor]  # [1, heads, held + length, head_dim]
+    mask: torch.Tensor | None  # [length, held + length]; None where causal or all-seeing is right
 
 
 class PackedModel:
@@ -89,23 +89,16 @@ class PackedModel:
             spans: list[_Span] = []
             positions: list[torch.Tensor] = []
             for cache, ids in batch:
-                held, start = len(cache.tokens), spans[-1].stop if spans else 0
-                length = held + len(ids)
-                cache.grow(length)
-                spans.append(
-                    _Span(
-                        start=start,
-                        stop=start + len(ids),
-                        fresh=cache.window(held, length),
-                        held=cache.window(0, length),
-                        mask=_mask(held, len(ids)),
-                    )
-                )
-                positions.append(torch.arange(held, length))
+                held = len(cache.tokens)
+                stop = held + len(ids)
+                cache.grow(stop)
+                keys, values = cache.held(stop)
+                spans.append(_Span(len(ids), cache.fresh(held, stop), keys, values, _mask(held, len(ids))))
+                positions.append(torch.arange(held, stop))
             logits = self._model(
                 input_ids=torch.tensor([[token for _, ids in batch for token in ids]]),
                 position_ids=torch.cat(positions)[None],
-                logits_to_keep=torch.tensor([span.stop - 1 for span in spans]),
+                logits_to_keep=torch.tensor([span.length for span in spans]).cumsum(0) - 1,
                 use_cache=False,
                 spans=spans,
             ).logits[0]
@@ -172,20 +165,20 @@ def _attend(
         if others.get(name) is not None:
             raise ValueError(f"its attention has a {name}; serve it with SGLang")
     layer: int = module.layer_idx
-    fresh = torch.stack((key[0], value[0]))
+    lengths = [span.length for span in spans]
+    fresh = torch.stack((key[0], value[0])).split(lengths, dim=2)
     rows = []
-    for span in spans:
-        span.fresh[layer].copy_(fresh[:, :, span.start : span.stop])
-        keys, values = span.held[layer][:, None]
-        queries = query[:, :, span.start : span.stop]
-        if span.stop - span.start == 1:
+    for span, new, asking in zip(spans, fresh, query.split(lengths, dim=2), strict=True):
+        span.fresh[layer].copy_(new)
+        keys, values = span.keys[layer], span.values[layer]
+        if span.length == 1:
             # one new token sees everything: the heads of a group can stand as its queries, no key is copied
-            grouped = queries.reshape(1, keys.shape[1], -1, keys.shape[3])
+            grouped = asking.reshape(1, keys.shape[1], -1, keys.shape[3])
             seen = scaled_dot_product_attention(grouped, keys, values, scale=scaling)
             rows.append(seen.reshape(1, 1, -1, keys.shape[3]))
         else:
             seen = scaled_dot_product_attention(
-                queries,
+                asking,
                 keys,
                 values,
                 attn_mask=span.mask,

@@ -161,7 +161,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def _json(http: web.Request) -> Any:
     try:
         return json.loads(await http.read())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from error
 
 

@@ -30,8 +30,9 @@ class JsonEnd:
         while True:
             match = (_STRING_END if self._in_string else _STRUCTURE).search(text, at)
             if match is None:
-                # a backslash at the very end waits for what it escapes
-                self._at = len(text) - (1 if self._in_string and text.endswith("\\") else 0)
+                # a backslash at the very end waits for what it escapes, unless it is escaped itself
+                escapes = self._in_string and at < len(text) and text.endswith("\\")
+                self._at = len(text) - escapes
                 return None
             at = match.end()
             mark = match.group()

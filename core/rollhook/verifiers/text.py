@@ -1,13 +1,14 @@
-"""Verifiers that compare a short answer with the label: exact match and last number."""
+"""Verifiers that compare a short answer with the label: exact match, token F1 and last number."""
 
 from __future__ import annotations
 
 import re
 import string
+from collections import Counter
 from decimal import Decimal, InvalidOperation
-from typing import Any
 
-from rollhook.protocols import Rollout, View
+from rollhook.protocols import Rollout, Score, View
+from rollhook.verifiers.labels import AnswerConfig, accepted
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])")
@@ -28,33 +29,59 @@ def last_number(text: str) -> Decimal | None:
         return None
 
 
-def _labels(label: Any) -> list[str]:
-    """The accepted answers: a label may be one value or a list of them."""
-    values = label if isinstance(label, list | tuple) else [label]
-    if label is None or not values:
-        raise ValueError("the row has no label to compare with")
-    return [str(value) for value in values]
+def token_f1(answer: str, label: str) -> Score:
+    """The harmonic mean of precision and recall over normalised words, counted with repetition.
+
+    Two texts without any word are equal: 1.0. Source: SQuAD's evaluation.
+    """
+    said, wanted = normalise(answer).split(), normalise(label).split()
+    if not said or not wanted:
+        same = float(said == wanted)
+        return Score(same, {"precision": same, "recall": same})
+    shared = (Counter(said) & Counter(wanted)).total()
+    precision, recall = shared / len(said), shared / len(wanted)
+    value = 2 * precision * recall / (precision + recall) if shared else 0.0
+    return Score(value, {"precision": precision, "recall": recall})
 
 
 class ExactMatch:
-    """1.0 when the whole response equals one of the labels after `normalise`, else 0.0."""
+    """1.0 when the whole answer equals one of the labels after `normalise`, else 0.0."""
 
-    def __init__(self, config: object, rollout: Rollout) -> None:
-        del config, rollout
+    def __init__(self, config: AnswerConfig, rollout: Rollout) -> None:
+        del rollout
+        self._config = config
 
     async def score(self, view: View) -> float:
-        answer = normalise(view.response)
-        return float(any(answer == normalise(label) for label in _labels(view.label)))
+        labels = [normalise(label) for label in accepted(view.label)]
+        answer = self._config.answer(view.response)
+        return float(answer is not None and normalise(answer) in labels)
+
+
+class F1:
+    """The best `token_f1` of the answer over the labels, with its precision and recall."""
+
+    def __init__(self, config: AnswerConfig, rollout: Rollout) -> None:
+        del rollout
+        self._config = config
+
+    async def score(self, view: View) -> Score:
+        labels = accepted(view.label)
+        answer = self._config.answer(view.response)
+        if answer is None:
+            return Score(0.0, {"precision": 0.0, "recall": 0.0})
+        return max((token_f1(answer, label) for label in labels), key=lambda score: score.value)
 
 
 class Number:
-    """1.0 when the last number in the response equals the label's, else 0.0 (also without any number)."""
+    """1.0 when the last number in the answer equals the label's, else 0.0 (also without any number)."""
 
-    def __init__(self, config: object, rollout: Rollout) -> None:
-        del config, rollout
+    def __init__(self, config: AnswerConfig, rollout: Rollout) -> None:
+        del rollout
+        self._config = config
 
     async def score(self, view: View) -> float:
-        wanted = [last_number(label) for label in _labels(view.label)]
+        wanted = [last_number(label) for label in accepted(view.label)]
         if any(number is None for number in wanted):
             raise ValueError(f"the label {view.label!r} is no number")
-        return float(last_number(view.response) in wanted)
+        answer = self._config.answer(view.response)
+        return float(answer is not None and last_number(answer) in wanted)

@@ -63,10 +63,11 @@ def clean(text: str) -> str:
 
 
 def own_words(response: str) -> str:
-    """What the model itself wrote: the response without what it was shown."""
-    return _SHOWN.sub("", response)
+    """What the model itself says: the response without its code and without what it was shown."""
+    return _CODE.sub("", _SHOWN.sub("", response))
 
 
 _FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*\n(?P<code>.*?)\n?[ \t]*```\s*", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"</?(?:interpreter|code|answer)>", re.IGNORECASE)
+_CODE = re.compile(r"<code>.*?(?:</code>|\Z)", re.DOTALL)
 _SHOWN = re.compile(r"<interpreter>.*?(?:</interpreter>|\Z)", re.DOTALL)

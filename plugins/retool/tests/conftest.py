@@ -24,16 +24,16 @@ def _needs_bubblewrap() -> None:
         pytest.skip("bubblewrap is not installed: apt-get install --no-install-recommends bubblewrap")
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def runtime(qwen3_tokenizer: Any) -> AsyncIterator[Runtime]:
-    """A run without an engine: none is asked."""
+    """A run without an engine: none is asked. Modules that use it have one event loop."""
     limits = {"warm": 0, "disk_mb": 64, "file_mb": 16, "processes": 24, "memory_mb": 512}
     config = RunConfig(engine="http://127.0.0.1:9", settings={"rollhook/bubblewrap": limits})
     async with Runtime(config, plugins=Plugins(entry_points=[]), tokenizer=qwen3_tokenizer) as opened:
         yield opened
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def make_interpreter(runtime: Runtime) -> AsyncIterator[MakeInterpreter]:
     """A factory: `await make_interpreter(timeout_s=2, ...)`. Packages: none unless said."""
     async with AsyncExitStack() as stack:
@@ -50,7 +50,7 @@ async def make_interpreter(runtime: Runtime) -> AsyncIterator[MakeInterpreter]:
         yield make
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def python(make_interpreter: MakeInterpreter) -> Interpreter:
     """An interpreter with the standard library alone."""
     return await make_interpreter(timeout_s=5)

@@ -1,7 +1,7 @@
 """Attempts to get out of the interpreter, or to leave something behind. None may succeed.
 
-Each attempt is code as a model could write it; it prints ESCAPED when it got what it wanted. Numbers of system
-calls are those of x86-64.
+Each attempt is code as a model could write it; it prints ESCAPED when it got what it wanted. System calls go
+by the numbers of x86-64.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import textwrap
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from rollhook import Plugins, RunConfig, Runtime
 from rollhook_retool.interpreter import Interpreter
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MakeInterpreter = Callable[..., Awaitable[Interpreter]]
 
@@ -175,7 +179,7 @@ ATTEMPTS = {
     ),
     "kernel settings": (
         "for f in ('/proc/sysrq-trigger', '/proc/sys/kernel/core_pattern',\n"
-        "          '/proc/sys/vm/overcommit_memory', '/sys/kernel/uevent_helper', '/proc/sys/kernel/ns_last_pid'):\n"
+        "          '/proc/sys/vm/overcommit_memory', '/sys/kernel/uevent_helper'):\n"
         " attempt(lambda: (os.write(os.open(f, os.O_WRONLY), b'1'), escaped(f)))"
     ),
     "control groups": (
@@ -233,7 +237,7 @@ def secret_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def host(secret_file: Path) -> AsyncIterator[str]:
     """What there is to get on the host; as lines of Python that name it."""
     name = f"rollhook-{uuid.uuid4().hex}"
@@ -248,10 +252,11 @@ async def host(secret_file: Path) -> AsyncIterator[str]:
     unix = await asyncio.start_unix_server(greet, sock=listener)
     async with server, unix:
         port = server.sockets[0].getsockname()[1]
-        yield f"HOST_FILE = {str(secret_file)!r}; HOST_PORT = {port}; HOST_SOCKET = {name!r}; SECRET = {SECRET!r}\n"
+        places = f"HOST_FILE = {str(secret_file)!r}; HOST_PORT = {port}; HOST_SOCKET = {name!r}"
+        yield f"{places}; SECRET = {SECRET!r}\n"
 
 
-def test_there_are_at_least_25_attempts() -> None:
+async def test_there_are_at_least_25_attempts() -> None:
     assert len(ATTEMPTS) >= 25
 
 
@@ -265,6 +270,23 @@ async def test_nothing_gets_out(python: Interpreter, host: str, attempt: str) ->
     assert SECRET not in shown
     assert "restarted" not in shown, "the attempt itself did not run to its end"
     assert await python.run("here") == "'still here'"
+
+
+@pytest.mark.parametrize(
+    "attempt", ["host file by its path", "server on the host's loopback", "abstract socket of the host"]
+)
+async def test_the_attempts_would_succeed_without_walls(
+    qwen3_tokenizer: Any, host: str, attempt: str
+) -> None:
+    config = RunConfig(engine="http://127.0.0.1:9", sandbox="rollhook/unsafe-subprocess")
+    async with Runtime(config, plugins=Plugins(entry_points=[]), tokenizer=qwen3_tokenizer) as runtime:
+        sandbox = await runtime.sandbox()
+        try:
+            done = await sandbox.exec([sandbox.python, "-c", host + HELPERS + ATTEMPTS[attempt]])
+        finally:
+            await sandbox.close()
+
+    assert b"ESCAPED" in done.stdout
 
 
 def marked(number: str) -> Iterator[int]:

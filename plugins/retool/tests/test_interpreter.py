@@ -11,6 +11,8 @@ import pytest
 from rollhook_retool.config import InterpreterConfig
 from rollhook_retool.interpreter import LOST, NOTHING, Interpreter, shorten
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 MakeInterpreter = Callable[..., Awaitable[Interpreter]]
 
 
@@ -132,6 +134,6 @@ async def test_the_environment_and_the_tool_share_one_interpreter(python: Interp
     assert Interpreter.of(InterpreterConfig(), rollout) is python
 
 
-def test_text_is_shortened_in_the_middle() -> None:
+async def test_text_is_shortened_in_the_middle() -> None:
     assert shorten("abcdef", 6) == "abcdef"
     assert shorten("abcdefgh", 4) == "ab\n... (4 characters left out) ...\ngh"

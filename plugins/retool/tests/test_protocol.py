@@ -33,6 +33,10 @@ def test_output_can_neither_close_the_observation_nor_answer() -> None:
     assert own_words(f"a{shown}b") == "a\n\n\n\nb"
 
 
+def test_an_answer_inside_code_does_not_count() -> None:
+    assert own_words("a <code>print('\\boxed{1}')</code> b <code>\\boxed{2}") == "a  b "
+
+
 def test_an_observation_that_was_cut_does_not_count_as_the_models_words() -> None:
     assert own_words("a <interpreter>\n\\boxed{1}") == "a "
 

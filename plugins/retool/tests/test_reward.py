@@ -14,6 +14,8 @@ from rollhook_retool.config import RewardConfig
 from rollhook_retool.protocol import interpreter
 from rollhook_retool.reward import MathReward, last_boxed, open_judge, targets
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 RIGHT = [
     ("\\boxed{42}", "42"),
     ("<answer>\n\\boxed{\\frac{1}{2}}\n</answer>", "0.5"),
@@ -83,7 +85,7 @@ async def test_a_row_without_a_label_is_an_error_and_not_a_wrong_answer(label: A
         targets(label)
 
 
-def test_labels_may_be_numpys() -> None:
+async def test_labels_may_be_numpys() -> None:
     assert targets(np.array(["1", "2"])) == ["1", "2"]
 
 
@@ -96,5 +98,5 @@ def test_labels_may_be_numpys() -> None:
         ("\\boxed{{{", None),
     ],
 )
-def test_the_last_box_is_read_with_its_braces_matched(text: str, boxed: str | None) -> None:
+async def test_the_last_box_is_read_with_its_braces_matched(text: str, boxed: str | None) -> None:
     assert boxed == last_boxed(text)

@@ -6,56 +6,21 @@ touched. After `max_turns` searches or invalid actions the model speaks once mor
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
-import aiohttp
-
-from rollhook import Message, Observation, Rollout, Run, Turn
+from rollhook import Message, Observation, Rollout, Turn
 from rollhook_search_r1.config import SearchConfig
-from rollhook_search_r1.index import open_index
-from rollhook_search_r1.protocol import (
-    CORRECTION,
-    NO_SERVICE,
-    correction,
-    information,
-    instruct,
-    read_action,
-    show_passages,
-)
-from rollhook_search_r1.retrieval import RetrievalOutage, Retriever, RetrieveService
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What the rollouts of a run share."""
-
-    config: SearchConfig
-    retriever: Retriever
-
-
-@asynccontextmanager
-async def open_search(config: SearchConfig, run: Run) -> AsyncIterator[Search]:
-    """Open the run's index, or its connections to the service."""
-    if config.corpus is not None:
-        yield Search(config, await asyncio.to_thread(open_index, config.corpus, config.cache))
-        return
-    connector = aiohttp.TCPConnector(limit=run.concurrency)
-    async with aiohttp.ClientSession(connector=connector) as http:
-        service = RetrieveService(http, str(config.url), config.timeout_s, config.retries)
-        yield Search(config, service)
+from rollhook_search_r1.lookup import Lookup
+from rollhook_search_r1.protocol import CORRECTION, correction, information, instruct, read_action
 
 
 class SearchR1:
     """One question's world. Several agents of one rollout may act in it: their turns are counted apart."""
 
-    def __init__(self, search: Search, rollout: Rollout) -> None:
+    def __init__(self, lookup: Lookup[SearchConfig], rollout: Rollout) -> None:
         del rollout
-        self.config = search.config
-        self._retriever = search.retriever
+        self.config = lookup.config
+        self._lookup = lookup
         self._turns: Counter[str] = Counter()
         self._counts = Counter(searches=0, invalid_actions=0, outages=0)
 
@@ -81,14 +46,9 @@ class SearchR1:
 
     async def _look_up(self, query: str) -> str:
         self._counts["searches"] += 1
-        try:
-            passages = await self._retriever.search(query, self.config.topk)
-        except RetrievalOutage:
-            if self.config.on_outage == "fail":
-                raise
-            self._counts["outages"] += 1
-            return NO_SERVICE
-        return show_passages(passages, self.config.max_observation_chars)
+        shown = await self._lookup.find(query)
+        self._counts["outages"] += shown.is_outage
+        return shown.text
 
     def _correct(self, turn: Turn) -> Observation:
         self._counts["invalid_actions"] += 1

@@ -1,10 +1,12 @@
-"""What the plugin `search-r1` registers: an environment and its verifier."""
+"""What the plugin `search-r1` registers: an environment, its verifier and the tool `search`."""
 
-from rollhook import Defaults, EnvironmentSpec, VerifierSpec, hookimpl
-from rollhook_search_r1.config import RewardConfig, SearchConfig
-from rollhook_search_r1.environment import SearchR1, open_search
+from rollhook import Defaults, EnvironmentSpec, ToolSpec, VerifierSpec, hookimpl
+from rollhook_search_r1.config import RewardConfig, SearchConfig, ToolConfig
+from rollhook_search_r1.environment import SearchR1
+from rollhook_search_r1.lookup import Lookups
 from rollhook_search_r1.protocol import STOP_STRINGS
 from rollhook_search_r1.reward import ExactMatchReward
+from rollhook_search_r1.tool import Search
 
 
 @hookimpl
@@ -13,9 +15,15 @@ def rollhook_environments() -> list[EnvironmentSpec]:
     defaults = Defaults(verifier="search-r1", stop=STOP_STRINGS, limits={"max_new_tokens": 500})
     return [
         EnvironmentSpec(
-            name="search-r1", config=SearchConfig, open=open_search, create=SearchR1, defaults=defaults
+            name="search-r1", config=SearchConfig, open=Lookups().open, create=SearchR1, defaults=defaults
         )
     ]
+
+
+@hookimpl
+def rollhook_tools() -> list[ToolSpec]:
+    """`search`."""
+    return [ToolSpec(name="search", config=ToolConfig, open=Lookups().open, create=Search)]
 
 
 @hookimpl

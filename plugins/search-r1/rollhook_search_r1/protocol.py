@@ -35,16 +35,30 @@ NOTHING_FOUND = "Nothing was found."
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One piece of a corpus, as text."""
+    """One piece of a corpus, as text. id: what the corpus calls it; None where it has no name."""
 
     title: str
     text: str
+    id: str | None = None
 
     @classmethod
-    def of(cls, contents: str) -> Passage:
+    def of(cls, contents: str, name: str | None = None) -> Passage:
         """Read the form `Title\\ntext`, in which corpora and services hold passages."""
         title, _, text = contents.strip().partition("\n")
-        return cls(title.strip(), text.strip())
+        return cls(title.strip(), text.strip(), name)
+
+    @property
+    def contents(self) -> str:
+        """The form `Title\\ntext`."""
+        return f"{self.title}\n{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that was found. score: higher is better, None where the source gives none."""
+
+    passage: Passage
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,15 @@ async def test_a_dtype_it_does_not_know_is_a_config_error_and_leaves_no_thread(t
     assert engine_threads() == []
 
 
+async def test_a_model_without_a_tokenizer_is_a_config_error(tiny_path: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(tiny_path / name)
+
+    with pytest.raises(ConfigError, match="tokens and the model 49152: its files are missing"):
+        async with EmbeddedEngine(tmp_path):
+            pass
+
+
 async def test_a_port_in_use_is_a_config_error_and_leaves_no_thread(tiny_path: Path) -> None:
     async with EmbeddedEngine(tiny_path, threads=1) as engine:
         port = int(engine.url.rsplit(":", 1)[1])

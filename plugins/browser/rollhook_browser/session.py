@@ -1,0 +1,263 @@
+"""One rollout's browser: its context, tabs, and the only network it may use.
+
+Invariant: `close` ends the context and its gate, also when opening was interrupted. A fault of the page is an
+ActionError for the model; the end of the browser is BrowserEnded, which fails the rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rollhook_browser.actions import ActionError
+from rollhook_browser.config import BrowserConfig
+from rollhook_browser.gate import Gate
+from rollhook_browser.origins import Origin, elsewhere
+from rollhook_browser.pool import Pool
+from rollhook_browser.tabs import Ids, Tab
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Dialog, Download, Page, Route
+
+CLOSE_TIMEOUT_S = 10.0
+MAX_NOTES = 8
+_MAX_NOTE_CHARS = 200
+
+
+class BrowserEnded(RuntimeError):
+    """The browser died, or the page's process did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for one session. allowed: the origins it may reach. frozen_clock: pages' time stands still
+    unless `run_clock` moves it."""
+
+    allowed: frozenset[Origin]
+    max_tabs: int = 1
+    settle_ms: int = 0
+    frozen_clock: bool = False
+
+
+class Session:
+    """Tabs of one browser context. active: the tab that is looked at and acted on.
+
+    blocked: how many requests were refused.
+    """
+
+    def __init__(self, pool: Pool, config: BrowserConfig, rules: Rules) -> None:
+        self.config = config
+        self.rules = rules
+        self.tabs: list[Tab] = []
+        self.active = 0
+        self.blocked = 0
+        self._pool = pool
+        self._ids = Ids()
+        self._notes: list[str] = []
+        self._stack = AsyncExitStack()
+        self._opening: asyncio.Task[None] | None = None
+        self._context: BrowserContext | None = None
+
+    async def open(self) -> None:
+        """Make the context and its first, empty tab. Waits while every place is taken.
+
+        Raises RuntimeError when no browser can be started.
+        """
+        await self._pool.places.acquire()
+        self._stack.callback(self._pool.places.release)
+        # a task of its own: what a cancelled opening has made must still be closed
+        self._opening = asyncio.create_task(self._open(), name="rollhook browser context")
+        await asyncio.shield(self._opening)
+
+    async def close(self) -> None:
+        """End the context. May be called again, and while `open` is under way."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+            self._opening.exception()  # whoever awaited the opening was told
+        await self._stack.aclose()
+
+    @property
+    def tab(self) -> Tab:
+        """The active tab."""
+        return self.tabs[self.active]
+
+    @property
+    def page(self) -> Page:
+        """The active tab's page."""
+        return self.tab.page
+
+    async def new_tab(self) -> None:
+        """Open an empty tab and make it the active one. Raises ActionError when no more may be opened."""
+        assert self._context is not None
+        if len(self.tabs) >= self.rules.max_tabs:
+            raise ActionError(f"{self.rules.max_tabs} tabs are open, and no more may be; close one first")
+        await self._context.new_page()
+
+    async def run_clock(self, milliseconds: float) -> None:
+        """Let frozen pages live for that long."""
+        assert self._context is not None
+        await self._context.clock.run_for(int(milliseconds))
+
+    async def observe(self, budget: int) -> str:
+        """The tabs, what happened since the last observation, and the active page's tree."""
+        await self._close_extra_tabs()
+        if not self.tabs:
+            await self.new_tab()
+        with self.faults("the page"):
+            lines = [await self._head()]
+            try:
+                rendered = await self.tab.read(budget, self.config.navigation_timeout_s)
+                lines.append(rendered.text or "(the page shows nothing)")
+            except ActionError:
+                raise
+            except Exception as error:
+                self.check_alive(error)
+                lines.append("(the page does not answer)")
+        notes, self._notes = self._notes, []
+        return "\n".join([*notes, *lines])
+
+    @contextlib.contextmanager
+    def faults(self, what: str) -> Any:
+        """Turn Playwright's errors into ActionError, or into BrowserEnded when nothing is left to act on."""
+        from playwright.async_api import Error
+
+        try:
+            yield
+        except Error as error:
+            self.check_alive(error)
+            raise ActionError(f"{what}: {_sentence(error)}") from error
+
+    def check_alive(self, error: Exception) -> None:
+        """Raise BrowserEnded, from `error`, if the browser or the active page's process has ended."""
+        browser = self._context.browser if self._context is not None else None
+        if browser is None or not browser.is_connected():
+            raise BrowserEnded("the browser ended in the middle of the rollout") from error
+        if self.tabs and self.tab.crashed:
+            raise BrowserEnded("the page's process ended in the middle of the rollout") from error
+
+    def note(self, text: str) -> None:
+        """Something the next observation says."""
+        text = text if len(text) <= _MAX_NOTE_CHARS else text[: _MAX_NOTE_CHARS - 1] + "…"
+        if text not in self._notes and len(self._notes) < MAX_NOTES:
+            self._notes.append(text)
+
+    async def settle(self) -> None:
+        """Give the active page its time after an action, and wait for what it loads."""
+        from playwright.async_api import Error
+
+        await asyncio.sleep(self.rules.settle_ms / 1000)
+        if self.tabs:
+            with contextlib.suppress(Error):  # a page that loads for ever is looked at as it is
+                timeout = self.config.navigation_timeout_s * 1000
+                await self.page.wait_for_load_state("load", timeout=timeout)
+
+    async def _open(self) -> None:
+        gate = await self._stack.enter_async_context(Gate(self.rules.allowed, self._refused))
+        size = {"width": self.config.viewport_width, "height": self.config.viewport_height}
+        proxy = {"server": gate.url, "bypass": "<-loopback>"}
+        made = self._pool.context(viewport=size, proxy=proxy)
+        context = await self._stack.enter_async_context(_closing(await made))
+        self._context = context
+        context.set_default_timeout(self.config.action_timeout_s * 1000)
+        context.set_default_navigation_timeout(self.config.navigation_timeout_s * 1000)
+        if self.rules.frozen_clock:
+            await context.clock.install(time=0)
+            await context.clock.pause_at(1)
+        await context.route(elsewhere(self.rules.allowed), self._abort)
+        context.on("page", self._opened)
+        context.on("dialog", self._dialog)
+        await context.new_page()
+
+    async def _abort(self, route: Route) -> None:
+        from playwright.async_api import Error
+
+        self._refused(route.request.url)
+        with contextlib.suppress(Error):  # the page is gone, and its request with it
+            await route.abort("blockedbyclient")
+
+    def _refused(self, target: str) -> None:
+        self.blocked += 1
+        self.note(f"Blocked: {target!r} is not allowed here.")
+
+    def _opened(self, page: Page) -> None:
+        self.tabs.append(Tab(page, self._ids))
+        self.active = len(self.tabs) - 1
+        page.on("close", self._closed)
+        page.on("download", self._download)
+
+    def _closed(self, page: Page) -> None:
+        at = next((place for place, tab in enumerate(self.tabs) if tab.page == page), None)
+        if at is not None:
+            del self.tabs[at]
+            self.active = max(0, self.active - 1) if at <= self.active else self.active
+
+    def _download(self, download: Download) -> None:
+        self.note(f"Refused: the download of {download.url!r}.")
+
+    async def _dialog(self, dialog: Dialog) -> None:
+        from playwright.async_api import Error
+
+        with contextlib.suppress(Error):  # the page is gone, and its dialog with it
+            if dialog.type == "beforeunload":
+                await dialog.accept()
+                return
+            self.note(f"The page said ({dialog.type}, dismissed): {dialog.message!r}")
+            await dialog.dismiss()
+
+    async def _close_extra_tabs(self) -> None:
+        while len(self.tabs) > self.rules.max_tabs:
+            extra = self.tabs[-1]
+            self.note(f"Closed: a tab that the page opened; {self.rules.max_tabs} may be open.")
+            with self.faults("the page"):
+                await extra.page.close()
+            if extra in self.tabs:
+                self._closed(extra.page)
+
+    async def _head(self) -> str:
+        shown = []
+        for place, tab in enumerate(self.tabs):
+            mark = " (this one)" if place == self.active and len(self.tabs) > 1 else ""
+            title = "" if tab is not self.tab else await self._title()
+            name = f"Tab {place}" if len(self.tabs) > 1 else "Page"
+            shown.append(f"{name}{mark}: {title}{_short_url(tab.page.url)}")
+        return "\n".join(shown)
+
+    async def _title(self) -> str:
+        try:
+            async with asyncio.timeout(self.config.action_timeout_s):
+                title = " ".join((await self.page.title()).split())
+        except TimeoutError:
+            return ""
+        return f"{title[:80]!r} " if title else ""
+
+
+@asynccontextmanager
+async def _closing(context: BrowserContext) -> AsyncIterator[BrowserContext]:
+    from playwright.async_api import Error
+
+    try:
+        yield context
+    finally:
+        with contextlib.suppress(Error, TimeoutError):  # of a browser that has ended
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await context.close()
+
+
+def _short_url(url: str) -> str:
+    return url if len(url) <= 200 else url[:199] + "…"
+
+
+def _sentence(error: Exception) -> str:
+    """What Playwright says, without its method's name and without the log."""
+    said = str(error).strip()
+    first = re.sub(r"^(?:Locator|Page|Keyboard|Mouse|Frame)\.\w+: ", "", said.partition("\n")[0])
+    hints = [line.strip(" -") for line in said.splitlines() if _HINT.search(line)]
+    return f"{first} ({hints[-1]})" if hints else first
+
+
+_HINT = re.compile(r"intercepts pointer events|is not (?:visible|enabled|stable|editable)|did not find")

@@ -1,0 +1,201 @@
+"""The page's accessibility tree, as the model reads it: one line an element, cut to a budget.
+
+Invariant: what is rendered never exceeds its budget, and page text cannot make a line of its own: names,
+texts and values are quoted. How it is cut: lines are taken in the order of their distance from the viewport;
+at one distance what can be acted on comes first, then the order of the page; a line brings the lines it stands
+under. What does not fit is counted in a last line.
+
+The tree comes from Playwright's ARIA snapshot in its mode for models, with boxes: YAML whose keys are
+`role "name" [attribute]...`, whose `ref` names an element, and whose frames are inlined.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+MAX_TEXT_CHARS = 200
+_NOTE_CHARS = 90
+_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+
+
+@dataclass(slots=True)
+class Node:
+    """One element. ref: Playwright's name for it, None for mere text.
+
+    top, bottom: where it is, in pixels below the viewport's upper edge. states: checked, disabled, ...
+    """
+
+    role: str
+    name: str = ""
+    text: str = ""
+    ref: str | None = None
+    states: list[str] = field(default_factory=list)
+    properties: dict[str, str] = field(default_factory=dict)
+    pointer: bool = False
+    top: float = 0.0
+    bottom: float = 0.0
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def actionable(self) -> bool:
+        return self.ref is not None and (self.pointer or self.role in _ACTIONABLE)
+
+    @property
+    def structural(self) -> bool:
+        """It says nothing itself, so that its children may stand in its place."""
+        said = self.name or self.text or self.states or self.properties or self.pointer
+        return self.role in _STRUCTURE and not said
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """text: the lines. shown: the elements that have a line, by ref. left_out: lines that did not fit."""
+
+    text: str
+    shown: Mapping[str, Node]
+    left_out: int
+
+
+def read_tree(snapshot: str) -> list[Node]:
+    """The top elements of an ARIA snapshot. Raises ValueError for text that is none."""
+    try:
+        document = yaml.load(snapshot, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        raise ValueError(f"this is no ARIA snapshot: {error}") from error
+    root = Node("document")
+    _read_children(document or [], root, 0.0)
+    return root.children
+
+
+def render(
+    nodes: Sequence[Node], number: Callable[[str], int], *, budget: int, viewport_height: float
+) -> Rendered:
+    """The tree as text of at most `budget` characters. number: gives the id shown for a ref."""
+    lines = list(_lines(nodes, number, viewport_height))
+    room = budget if sum(line.cost for line in lines) <= budget else budget - _NOTE_CHARS
+    kept: set[int] = set()
+    for line in sorted(lines, key=lambda line: (line.distance, not line.node.actionable, line.place)):
+        chain = []
+        place = line.place
+        while place >= 0 and place not in kept:
+            chain.append(place)
+            place = lines[place].parent
+        cost = sum(lines[place].cost for place in chain)
+        if cost <= room:
+            room -= cost
+            kept.update(chain)
+    shown = [line for line in lines if line.place in kept]
+    left_out = len(lines) - len(shown)
+    text = "\n".join(line.text for line in shown)
+    if left_out:
+        text += f"\n({left_out} more lines do not fit here; scroll to see what is near them)"
+    refs = {line.node.ref: line.node for line in shown if line.node.ref is not None}
+    return Rendered(text.lstrip("\n"), refs, left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    node: Node
+    text: str
+    place: int
+    parent: int
+    distance: float
+
+    @property
+    def cost(self) -> int:
+        return len(self.text) + 1
+
+
+def _lines(nodes: Sequence[Node], number: Callable[[str], int], height: float) -> Iterator[_Line]:
+    """One line a node that says something, parents first; iterative, since pages nest deeply."""
+    place = 0
+    waiting = [(node, 0, -1) for node in reversed(nodes)]
+    while waiting:
+        node, depth, parent = waiting.pop()
+        if not node.structural:
+            text = "  " * min(depth, 12) + _said(node, number)
+            distance = max(0.0, node.top - height, -node.bottom)
+            yield _Line(node, text, place, parent, distance)
+            depth, parent, place = depth + 1, place, place + 1
+        waiting += [(child, depth, parent) for child in reversed(node.children)]
+
+
+def _said(node: Node, number: Callable[[str], int]) -> str:
+    words = [] if node.ref is None else [f"[{number(node.ref)}]"]
+    words.append("text" if node.role in _STRUCTURE else node.role)
+    if node.name:
+        words.append(_quote(node.name))
+    if node.text:
+        words.append(f"value={_quote(node.text)}" if node.role in _VALUED else _quote(node.text))
+    words += [f"{name}={_quote(value)}" for name, value in node.properties.items()]
+    if node.pointer and node.role not in _ACTIONABLE:
+        words.append("clickable")
+    if node.states:
+        words.append(f"({', '.join(node.states)})")
+    return " ".join(words)
+
+
+def _quote(text: str) -> str:
+    if len(text) > MAX_TEXT_CHARS:
+        text = text[: MAX_TEXT_CHARS - 1] + "…"
+    return json.dumps(text, ensure_ascii=False).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _read_children(items: Any, parent: Node, frame_top: float) -> None:
+    """Append what `items` of the document say to `parent`. frame_top: where the frame's viewport begins."""
+    waiting = [(items, parent, frame_top)]
+    while waiting:
+        items, parent, frame_top = waiting.pop()
+        for item in items if isinstance(items, list) else [items]:
+            key, value = next(iter(item.items())) if isinstance(item, dict) and item else (item, "")
+            key = str(key)
+            if key.startswith("/"):
+                parent.properties[key[1:]] = str(value)
+                continue
+            node = _read_node(key, parent, frame_top)
+            parent.children.append(node)
+            if isinstance(value, str):
+                node.text = value
+            else:
+                waiting.append((value, node, node.top if node.role == "iframe" else frame_top))
+
+
+def _read_node(key: str, parent: Node, frame_top: float) -> Node:
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise ValueError(f"this is no ARIA snapshot: {key[:100]!r} names no element")
+    name = match["name"] or ""
+    node = Node(match["role"], name=json.loads(name) if name.startswith('"') else name)
+    beside = parent.children[-1] if parent.children else parent  # text has no box: it is near these
+    node.top, node.bottom = beside.top, beside.bottom
+    for attribute, value in _ATTRIBUTE.findall(match["attributes"] or ""):
+        match attribute:
+            case "ref":
+                node.ref = value
+            case "box":
+                _, top, _, height = map(float, value.split(","))
+                node.top, node.bottom = frame_top + top, frame_top + top + height
+            case "cursor":
+                node.pointer = value == "pointer"
+            case "active":
+                node.states.append("focused")
+            case _:
+                node.states.append(f"{attribute}={value}" if value else attribute)
+    return node
+
+
+_KEY = re.compile(r'(?P<role>[\w-]+)(?: (?P<name>"(?:[^"\\]|\\.)*"))?(?P<attributes>(?: \[[^\]]*\])*)', re.S)
+_ATTRIBUTE = re.compile(r"\[([\w-]+)(?:=([^\]]*))?\]")
+_STRUCTURE = frozenset({"generic", "text", "group", "none", "presentation"})
+_VALUED = frozenset({"textbox", "searchbox", "combobox", "spinbutton", "slider"})
+_ACTIONABLE = frozenset(
+    {"button", "link", "checkbox", "radio", "option", "tab", "switch", "treeitem", "gridcell"}
+    | {"menuitem", "menuitemcheckbox", "menuitemradio", "listbox"}
+    | _VALUED
+)
