@@ -101,7 +101,7 @@ async def _measure() -> dict[str, Measurement]:
 
 
 async def _dispatch(runtime: Runtime, sample: Sample) -> None:
-    rollout = LiveRollout(runtime=runtime, sample=sample, rollout_id=0, sampling={})
+    rollout = LiveRollout(runtime=runtime, row=sample, rollout_id=0, sampling={})
     async with AsyncExitStack() as stack:
         await rollout.open(runtime.resolver.resolve(sample.metadata), stack)
 

@@ -2,7 +2,8 @@
 # Run the Claude Code, Codex, opencode and qwen-code command lines, unmodified, through the adapters.
 # usage: scripts/test-cli.sh PYTHON
 #
-# Installs the four from npm, once, into $ROLLHOOK_CACHE (default ~/.cache/rollhook).
+# Run it at the root of the repository. Installs the four from npm, once, into $ROLLHOOK_CACHE (default
+# ~/.cache/rollhook), and claude-agent-sdk from PyPI.
 set -eu
 
 python=$1
@@ -15,5 +16,7 @@ if [ "$(cat "$directory/installed" 2>/dev/null)" != "$packages" ]; then
     npm install --prefix "$directory" --no-audit --no-fund --loglevel=error $packages
     echo "$packages" >"$directory/installed"
 fi
+
+"$python" -m pip install --quiet --disable-pip-version-check "claude-agent-sdk>=0.2.189"
 
 ROLLHOOK_COMMAND_LINES=$directory/node_modules/.bin "$python" -m pytest -v -s tests/adapters/test_command_lines.py tests/adapters/test_agent_sdks.py

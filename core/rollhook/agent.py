@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollhook.engine import Completion, Engine
-from rollhook.errors import LimitReached, RolloutAborted, RolloutError
+from rollhook.errors import LimitReached, RolloutAborted, RolloutError, first_leaf
 from rollhook.ledger import Ledger, Prompt, TurnId
+from rollhook.limits import DEFAULT_NEW_TOKENS
 from rollhook.opened import OpenTool
 from rollhook.parsing import Parsed, Parser
 from rollhook.protocols import Environment, Message, ToolCall, ToolResult, Turn
@@ -25,7 +26,7 @@ class TurnLimits:
     """What bounds one agent. max_context_tokens: prompt and answer together; None: the engine's own."""
 
     max_turns: int
-    max_new_tokens: int
+    max_new_tokens: int | None
     max_context_tokens: int | None
 
 
@@ -107,13 +108,13 @@ class LiveAgent:
 
     def _sampling(self, prompt_tokens: int) -> dict[str, Any]:
         """This turn's sampling parameters. Raises LimitReached when the context is full."""
-        room = self.limits.max_new_tokens
+        limits = [self.sampling.get("max_new_tokens"), self.limits.max_new_tokens]
+        most = min((limit for limit in limits if limit is not None), default=DEFAULT_NEW_TOKENS)
         if self.limits.max_context_tokens is not None:
-            room = min(room, self.limits.max_context_tokens - prompt_tokens)
-        if room < 1:
+            most = min(most, self.limits.max_context_tokens - prompt_tokens)
+        if most < 1:
             raise LimitReached("max_context_tokens")
-        asked = self.sampling.get("max_new_tokens")
-        sampling = {**self.sampling, "max_new_tokens": room if asked is None else min(room, asked)}
+        sampling = {**self.sampling, "max_new_tokens": most}
         if self.seed is not None:
             sampling["sampling_seed"] = self.seed(self.role, self.turns)
         return sampling
@@ -147,8 +148,12 @@ class LiveAgent:
 
     async def _call_tools(self, turn: Turn) -> list[Message]:
         """Run the turn's calls at once; answers come in the order of the calls."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._call(call)) for call in turn.tool_calls]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._call(call)) for call in turn.tool_calls]
+        except ExceptionGroup as failed:
+            error = first_leaf(failed) or failed
+            raise error from error.__cause__
         answers: list[Message] = [
             {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": task.result().content}
             for call, task in zip(turn.tool_calls, tasks, strict=True)

@@ -13,14 +13,45 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rollhook.errors import ConfigError
 from rollhook.fields import MisfitError, fitted, plain
 from rollhook.limits import Limits
+from rollhook.names import did_you_mean
 
 SECTION = "rollhook"
 """The section of a shared YAML file, and the attribute of a trainer's args, that is rollhook's."""
+
+
+SAMPLING = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "max_new_tokens",
+        "min_new_tokens",
+        "stop",
+        "stop_regex",
+        "stop_token_ids",
+        "ignore_eos",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "sampling_seed",
+        "logit_bias",
+        "custom_params",
+        "json_schema",
+        "regex",
+        "ebnf",
+        "structural_tag",
+        "no_stop_trim",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+    }
+)
+"""SGLang's sampling parameters."""
 
 
 class RunConfig(BaseModel):
@@ -32,6 +63,7 @@ class RunConfig(BaseModel):
         limits: caps that a row or an environment can only lower.
         plugins: loaded though no row names them (event sinks, normalizers). block: never imported.
         modules: hooks that are not packaged, as `MODULE` or `NAME=MODULE`.
+        eval_max_context_tokens: in evaluation, instead of the limit max_context_tokens.
         trust_rows: whether rows may set paths, URLs, credentials, images, commands and backends.
         sandbox: the backend that runs untrusted commands; its limits are under `settings`.
         return_shape: what `generate` returns in training: a list of sibling Samples, or one Sample.
@@ -41,9 +73,11 @@ class RunConfig(BaseModel):
         agents that name one. tokenizer: a directory or hub name. chat_template: a file.
         tool_parser, reasoning_parser: the model family's. history: what happens to earlier turns when a chat
         template would render them anew: `append` keeps them as sampled, `template` follows the template.
+        train_abandoned: whether a branch that its conversation left trains. chat_template_kwargs: further
+        variables of the template. check_rendering: whether each delta is proved against the template.
         sampling: parameters of every request (temperature, top_p, top_k, min_p, stop, stop_token_ids).
     How:
-        concurrency: rollouts at once. request_timeout_s: silence of the engine. retries: of a request that
+        concurrency: rollouts at once. request_timeout_s: one call of the engine with all its attempts. retries: of a request that
         got no byte back. verifier_timeout_s: one call of a verifier.
     """
 
@@ -56,6 +90,7 @@ class RunConfig(BaseModel):
     block: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     trust_rows: bool = False
+    eval_max_context_tokens: int | None = Field(None, gt=0)
     sandbox: str = "rollhook/bubblewrap"
     return_shape: Literal["list", "sample"] = "list"
     seed: int | None = None
@@ -68,10 +103,22 @@ class RunConfig(BaseModel):
     reasoning_parser: str | None = None
     history: Literal["append", "template"] = "append"
     sampling: dict[str, Any] = Field(default_factory=dict)
+    train_abandoned: bool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    check_rendering: bool = True
     concurrency: int = Field(64, gt=0)
     request_timeout_s: float = Field(600.0, gt=0, allow_inf_nan=False)
     retries: int = Field(3, ge=0)
     verifier_timeout_s: float = Field(120.0, gt=0, allow_inf_nan=False)
+
+    @field_validator("sampling")
+    @classmethod
+    def _known_sampling(cls, sampling: dict[str, Any]) -> dict[str, Any]:
+        for name in sampling:
+            if name not in SAMPLING:
+                hint = did_you_mean(name, SAMPLING)
+                raise ValueError(f'"{name}" is no sampling parameter' + (f"; {hint}" if hint else ""))
+        return sampling
 
     @classmethod
     def load(cls, path: Path) -> RunConfig:
@@ -142,13 +189,14 @@ def _flags(args: Any) -> dict[str, Any]:
         "reasoning_parser": flag("sglang_reasoning_parser"),
         "seed": flag("seed") if seed is None else seed,
         "return_shape": flag("return_shape") or "list",
-        "limits": {
-            "max_context_tokens": flag("rollout_max_context_len"),
-            "max_new_tokens": flag("rollout_max_response_len"),
-        },
+        "limits": {"max_context_tokens": flag("rollout_max_context_len")},
+        "eval_max_context_tokens": flag("eval_max_context_len"),
         "sampling": {
-            name: flag(f"rollout_{name}")
-            for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")
+            "max_new_tokens": flag("rollout_max_response_len"),
+            **{
+                name: flag(f"rollout_{name}")
+                for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")
+            },
         },
     }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,18 +49,20 @@ class BadRow:
     message: str
 
 
-def read_rows(path: Path, keys: DataKeys | None = None) -> Iterator[Row | BadRow]:
+def read_rows(
+    path: Path, keys: DataKeys | None = None, *, also: Collection[str] = ()
+) -> Iterator[Row | BadRow]:
     """The rows of a `.jsonl` or `.parquet` file, in order, one at a time.
 
-    Every Row has a usable prompt, and its metadata is a dict. Blank lines are skipped. Raises DataError when
-    the file as a whole cannot be read.
+    Every Row has a usable prompt, and its metadata is a dict. Blank lines are skipped. also: columns of a
+    Parquet file to read beside those of `keys`. Raises DataError when the file as a whole cannot be read.
     """
     keys = keys or DataKeys()
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix not in (".jsonl", ".parquet"):
         raise DataError(f"{path}: the name must end in .jsonl or .parquet, to say what is in it")
-    for row in _jsonl_rows(path) if path.suffix == ".jsonl" else _parquet_rows(path, keys):
+    for row in _jsonl_rows(path) if path.suffix == ".jsonl" else _parquet_rows(path, keys, also):
         yield _checked(row, keys) if isinstance(row, Row) else row
 
 
@@ -124,7 +126,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _parquet_rows(path: Path, keys: DataKeys) -> Iterator[Row]:
+def _parquet_rows(path: Path, keys: DataKeys, also: Collection[str]) -> Iterator[Row]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -137,7 +139,8 @@ def _parquet_rows(path: Path, keys: DataKeys) -> Iterator[Row]:
             present = file.schema_arrow.names
             if keys.input not in present:
                 raise DataError(f"{path}: no column {keys.input!r} (columns: {', '.join(present)})")
-            wanted = [key for key in (keys.input, keys.label, keys.metadata, keys.tools) if key in present]
+            wanted = [keys.input, keys.label, keys.metadata, keys.tools, *also]
+            wanted = [key for key in dict.fromkeys(wanted) if key in present]
             line = 0
             for batch in file.iter_batches(batch_size=_PARQUET_BATCH_ROWS, columns=wanted):
                 for data in batch.to_pylist():

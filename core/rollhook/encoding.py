@@ -14,7 +14,11 @@ from rollhook.errors import ConfigError, RenderError
 from rollhook.families import neutralised_tokens
 
 SHIELD = "\ufdd0"
-"""A Unicode noncharacter, which no text may hold: put inside a control-token string, it keeps it text."""
+"""A Unicode noncharacter, not for interchange: put inside a control-token string, it keeps it text. Text that
+holds it nevertheless has it doubled while it is shielded, and keeps it."""
+
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+_SHIELDS = re.compile(f"{SHIELD}({SHIELD}?)")
 
 
 class TextEncoder:
@@ -46,14 +50,20 @@ class TextEncoder:
 
     def shield(self, text: str) -> str:
         """`text` in which no control token can be recognised; `encode` takes the marks out again."""
-        if SHIELD in text:
-            text = text.replace(SHIELD, "")
-        return self._controls.sub(_shielded, text)
+        return self._controls.sub(_shielded, text.replace(SHIELD, SHIELD * 2))
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text that opens a conversation or starts with a control token; nothing is added."""
+        """The ids of a text that opens a conversation or starts with a control token; nothing is added.
+
+        Raises RenderError for half of a surrogate pair, which no tokenizer can encode.
+        """
         if self._backend.truncation is not None:  # left behind by another user of this tokenizer
             self._backend.no_truncation()
+        if half := _HALF_PAIR.search(text):
+            raise RenderError(
+                f"the text {text[max(half.start() - 20, 0) : half.end() + 20]!r} holds half of a surrogate "
+                "pair, which is no character"
+            )
         encoding = self._backend.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
         return self._encode_shielded(text, ids, encoding.offsets) if SHIELD in text else ids
@@ -70,7 +80,7 @@ class TextEncoder:
         for i, start, end in [*ends, (len(ids), len(text), len(text))]:
             stretch = text[stretch_at:start]
             result += (
-                self._encode_ordinary(stretch.replace(SHIELD, "")) if SHIELD in stretch else ids[first:i]
+                self._encode_ordinary(_SHIELDS.sub(r"\1", stretch)) if SHIELD in stretch else ids[first:i]
             )
             result += ids[i : i + 1]
             stretch_at, first = end, i + 1

@@ -144,8 +144,9 @@ class boundary:  # noqa: N801  a context manager read as a verb, like contextlib
             result = await tool.call(arguments)
 
     Plain exceptions come out as `error` chained to the cause; of an ExceptionGroup (a TaskGroup in the
-    plugin) the first leaf counts. Rollhook's own errors and everything that is not an `Exception`
-    (CancelledError, KeyboardInterrupt) pass through untouched.
+    plugin) the first leaf counts. Rollhook's other errors and everything that is not an `Exception`
+    (CancelledError, KeyboardInterrupt) pass through untouched; a ConfigError does not, since what a plugin
+    lacks in the middle of a run must not end the run.
     """
 
     def __init__(self, error: type[RolloutError], plugin: str | None) -> None:
@@ -161,7 +162,7 @@ class boundary:  # noqa: N801  a context manager read as a verb, like contextlib
         leaf = first_leaf(cause)
         if not isinstance(leaf, Exception):
             return
-        if isinstance(leaf, RollhookError):
+        if isinstance(leaf, RollhookError) and not isinstance(leaf, ConfigError):
             if leaf is cause:
                 return
             raise leaf from cause

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from rollhook.config import RunConfig
@@ -17,8 +19,8 @@ from rollhook.hookspecs import TopologySpec
 from rollhook.protocols import Outcome, Score
 from rollhook.rollout import LiveRollout
 from rollhook.runtime import Runtime, runtime_for
-from rollhook.sample import Sample
-from rollhook.scoring import rollout_id_of, score_samples
+from rollhook.sample import Sample, rollout_id_of
+from rollhook.scoring import score_samples
 from rollhook.siblings import (
     Reward,
     aborted_siblings,
@@ -28,8 +30,6 @@ from rollhook.siblings import (
     merge_siblings,
 )
 from rollhook.spec import Resolved
-
-__all__ = ["generate", "reward", "rollout_id_of", "run_rollout"]
 
 
 async def generate(
@@ -84,7 +84,7 @@ async def run_rollout(
     """
     rollout = LiveRollout(
         runtime=runtime,
-        sample=sample,
+        row=sample,
         rollout_id=rollout_id_of(sample),
         sampling={**runtime.config.sampling, **sampling},
     )
@@ -92,6 +92,13 @@ async def run_rollout(
     rollout.event("rollout_started", index=sample.index)
     try:
         samples = await _attempt(rollout, evaluation=evaluation)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        fault = RolloutError("a plugin raised CancelledError by itself", cause_type="CancelledError")
+        fault.__cause__ = error
+        samples = [failed_sample(rollout.origin, fault, rollout.parts())]
     except RolloutAborted:
         samples = aborted_siblings(rollout.origin, rollout.parts())
     except RolloutError as error:
@@ -108,13 +115,17 @@ async def run_rollout(
 
 async def _attempt(rollout: LiveRollout, *, evaluation: bool) -> list[Sample]:
     """One try: what it sampled stays readable in `rollout` when it fails."""
-    resolved = rollout.runtime.resolver.resolve(rollout.sample.metadata)
+    resolved = rollout.runtime.resolver.resolve(rollout.metadata)
     _refuse_fan_out(rollout.runtime, resolved, evaluation=evaluation)
+    context = rollout.runtime.config.eval_max_context_tokens
+    if evaluation and context is not None:
+        limits = resolved.limits.model_copy(update={"max_context_tokens": context})
+        resolved = replace(resolved, limits=limits)
     async with AsyncExitStack() as stack:
         outcome, limit = await _play(rollout, resolved, stack)
         if not rollout.origin.sampled_tokens:
             raise RolloutError(f"nothing was sampled: {limit or 'the topology ended without a turn'}")
-        reward = await _judge(rollout, resolved, outcome, whole=evaluation)
+        reward = await _judge(rollout, resolved, outcome, whole=evaluation or limit is not None)
     return merge_siblings(rollout.origin, rollout.parts(limit), reward)
 
 
@@ -137,7 +148,10 @@ async def _play(
 
 
 async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, *, whole: bool) -> Reward:
-    """What the rollout earned: the topology's own reward, else the verifier's, else the environment's."""
+    """What the rollout earned: the topology's own reward, else the verifier's, else its roles' mean, else the
+    environment's. whole: every sample gets all of it, whatever the credit: in evaluation, where one sample
+    stands for all, and after a limit, where a topology could not reward its roles.
+    """
     spec = resolved.topology.spec
     assert isinstance(spec, TopologySpec)
     score: Score | None
@@ -145,6 +159,8 @@ async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, *, 
         score = outcome.reward
     elif rollout.verifiers:
         score = await rollout.verify(outcome.response)
+    elif outcome.role_rewards:
+        score = Score(fmean(outcome.role_rewards.values()))
     else:
         earned = rollout.environment.result.reward if rollout.environment else None
         score = None if earned is None else Score(earned)

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+DEFAULT_NEW_TOKENS = 1024
+"""Tokens a turn may have when neither a limit nor the sampling parameters say."""
+
 
 class Limits(BaseModel):
     """The limits of one rollout. Only those that were set take part in merging and capping.
 
     max_turns: assistant turns of one agent. max_context_tokens: prompt and response of one agent together,
-    None without limit. max_new_tokens: sampled in one turn. timeout_s: wall clock of the whole rollout.
+    None without limit. max_new_tokens: sampled in one turn, None for what the sampling parameters ask, else
+    `DEFAULT_NEW_TOKENS`. timeout_s: wall clock of the whole rollout.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_turns: int = Field(32, gt=0)
     max_context_tokens: int | None = Field(None, gt=0)
-    max_new_tokens: int = Field(1024, gt=0)
+    max_new_tokens: int | None = Field(None, gt=0)
     timeout_s: float = Field(1800.0, gt=0, allow_inf_nan=False)
 
     def over(self, other: Limits) -> Limits:

@@ -1,8 +1,9 @@
 """How a message is recognised when a client sends it back.
 
 Invariant: two messages with equal keys say the same thing. What clients change without meaning to (thinking
-kept or dropped, blocks merged or split, JSON written anew, key order, `cache_control`, unknown fields,
-tool-call ids they made themselves) is not part of a key; what the model reads is.
+kept or dropped, blocks merged or split, blanks in an assistant's text, JSON written anew, `1.0` as `1`, key
+order, `cache_control`, unknown fields, tool-call ids they made themselves) is not part of a key; what the
+model reads is.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from rollhook.errors import RenderError
 from rollhook.protocols import Message
+from rollhook.wellformed import TEXT_PARTS
 
 _THINKING = re.compile(r"<think>.*?</think>|^.*?</think>", re.DOTALL)
 _VOLATILE = frozenset({"cache_control", "id", "index", "signature", "encrypted_content", "citations"})
 """Keys of content parts and tools (never of what is inside them) that clients change at will."""
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _REASONING_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
 
 
@@ -44,15 +46,17 @@ class TurnIdentity:
         return self.content == other.content
 
 
-def turn_identity(message: Message) -> TurnIdentity:
-    """The identity of an assistant turn."""
-    calls = message.get("tool_calls") or []
+def turn_identity(*messages: Message) -> TurnIdentity:
+    """The identity of an assistant turn, which clients may send back as several messages in a row."""
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
     ids = tuple(str(call.get("id") or "") for call in calls)
-    text = " ".join(_THINKING.sub("", _text(message)).split())
+    text = "".join("".join(_THINKING.sub("", _text(message)).split()) for message in messages)
+    parts = [part for message in messages for part in _other_parts(message)]
+    response_ids = (message.get("response_id") for message in messages)
     return TurnIdentity(
-        content=_key("assistant", text, _other_parts(message), [_call(call) for call in calls]),
+        content=_key("assistant", text, parts, [_call(call) for call in calls]),
         call_ids=ids if all(ids) else (),
-        response_id=message.get("response_id"),
+        response_id=next((found for found in response_ids if found is not None), None),
     )
 
 
@@ -83,7 +87,7 @@ def _text(message: Message) -> str:
 
 
 def _is_text(part: Any) -> bool:
-    return isinstance(part, str) or part.get("type", "text") in _TEXT_PARTS
+    return isinstance(part, str) or part.get("type", "text") in TEXT_PARTS
 
 
 def _other_parts(message: Message) -> list[Any]:
@@ -102,9 +106,9 @@ def _call(call: Mapping[str, Any]) -> list[Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = " ".join(arguments.split())
-    return [function.get("name"), arguments]
+    return [function.get("name"), arguments or {}]
 
 
 def _key(role: str, text: str, parts: list[Any], calls: list[Any]) -> bytes:
@@ -119,7 +123,24 @@ def _key(role: str, text: str, parts: list[Any], calls: list[Any]) -> bytes:
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    try:
+        return json.dumps(_with_one_kind_of_number(value), sort_keys=True, default=str)
+    except RecursionError:
+        raise RenderError("a message is nested too deeply to be recognised") from None
+
+
+def _with_one_kind_of_number(value: Any) -> Any:
+    """The value with every number as the double that JavaScript makes of it."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return value
+    if isinstance(value, Mapping):
+        return {str(key): _with_one_kind_of_number(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_one_kind_of_number(item) for item in value]
+    return value
 
 
 def _stable(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, TypeVar
 
 from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.validators import validator_for
@@ -45,6 +46,7 @@ from rollhook.protocols import (
 
 _T = TypeVar("_T")
 _CLOSE_TIMEOUT_S = 30.0
+_log = logging.getLogger("rollhook.opened")
 
 
 class OpenTool:
@@ -206,7 +208,10 @@ class OpenTopology:
                 return Outcome()
             _expect(outcome, Outcome, "run")
             own = None if outcome.reward is None else as_score(outcome.reward)
-            return replace(outcome, reward=own)
+            roles = as_score(Score(0.0, outcome.role_rewards)).parts
+            return replace(
+                outcome, reward=own, role_rewards=roles, scores=as_score(Score(0.0, outcome.scores)).parts
+            )
 
 
 def _expect(value: object, kind: type[_T], method: str) -> _T:
@@ -224,21 +229,28 @@ def _validator(schema: str) -> Any:
     return kind(parameters)
 
 
-async def close_quietly(environment: OpenEnvironment) -> RolloutError | None:
-    """Close, and return what went wrong instead of raising: a finished rollout stays finished."""
+async def close_quietly(environment: OpenEnvironment) -> None:
+    """Close, and log what went wrong instead of raising: a finished rollout stays finished."""
     try:
         await environment.close()
     except RolloutError as error:
-        return error
-    return None
+        _log.warning("closing an environment failed: %s", error)
 
 
 def as_score(value: float | Score) -> Score:
-    """A float or a Score as a Score. Raises TypeError or ValueError unless its value is a finite number."""
+    """A number or a Score as a Score of floats: bools, NumPy's and torch's scalars count as numbers.
+
+    Raises TypeError for what is no number, ValueError for one that is not finite.
+    """
     score = value if isinstance(value, Score) else Score(value)
-    for name, number in {"value": score.value, **score.parts}.items():
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise TypeError(f"the score's {name} is a {type(number).__name__}; it must be a number")
-        if not math.isfinite(number):
-            raise ValueError(f"the score's {name} is {number}; it must be finite")
-    return Score(float(score.value), {name: float(part) for name, part in score.parts.items()})
+    parts = {name: _finite(part, name) for name, part in score.parts.items()}
+    return Score(_finite(score.value, "value"), parts)
+
+
+def _finite(number: object, name: str) -> float:
+    if isinstance(number, str) or not isinstance(number, SupportsFloat):
+        raise TypeError(f"the score's {name} is a {type(number).__name__}; it must be a number")
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"the score's {name} is {value}; it must be finite")
+    return value

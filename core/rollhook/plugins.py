@@ -30,7 +30,7 @@ from rollhook.hookspecs import (
     TopologySpec,
     VerifierSpec,
 )
-from rollhook.names import BUILTIN_PLUGIN, ITEM_NAME, UnknownName, unknown_plugin
+from rollhook.names import BUILTIN_PLUGIN, ITEM_NAME, UnknownName, did_you_mean, unknown_plugin
 from rollhook.plugin_rules import HOOKS, SPEC_OF_HOOK, RuleError, check_answer, check_core_range, check_hooks
 from rollhook.version import __version__
 
@@ -124,6 +124,12 @@ class Plugins:
     def names(self) -> list[str]:
         """The names of all plugins that may be loaded, sorted; nothing is imported."""
         return sorted(name for name in self._sources if not self.is_blocked(name))
+
+    def check_block(self) -> None:
+        """Raise ConfigError for a blocked name that no plugin has but one nearly has."""
+        for name in sorted(self._block - set(self._sources)):
+            if hint := did_you_mean(name, self._sources):
+                raise ConfigError(f'block: no plugin is named "{name}"; {hint}')
 
     def is_blocked(self, name: str) -> bool:
         """Whether this run may not load the plugin."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice, takewhile
 from typing import Any
 
 from rollhook.matching import TurnIdentity, conversation_key, message_key, turn_identity
@@ -22,13 +23,13 @@ Normalizer = Callable[[Message], Message]
 class Reached:
     """turn: the deepest sampled turn, None for none. new_at: where the history's new messages begin.
 
-    inputs: their key. edited: another assistant message stands where a turn was sampled.
+    inputs: their key. edited: the turn in whose place another assistant message stands, None for none.
     """
 
     turn: TurnId | None
     new_at: int
     inputs: bytes
-    edited: bool
+    edited: TurnId | None
 
 
 class Answers:
@@ -64,28 +65,48 @@ class Answers:
 
     def reach(self, messages: Sequence[Message], conversation: bytes) -> Reached:
         """Follow a whole history as far as it was sampled. Keys of openings begin with `conversation`."""
+        said = [self._normalized(message) for message in messages]
         turn: TurnId | None = None
-        new_at = 0
-        edited = False
+        edited: TurnId | None = None
+        at = new_at = 0
         before, digest = conversation, blake2b(digest_size=16)
-        for at, given in enumerate(messages):
-            message = self._normalized(given)
-            if message.get("role") == "assistant":
-                answers = self._turns.get((turn, before + digest.digest()))
-                if answers is not None:
-                    found = _recognised(answers, turn_identity(message))
-                    edited = found is None
-                    if found is not None:
-                        turn, new_at = found, at + 1
-                        before, digest = b"", blake2b(digest_size=16)
-                        continue
-            digest.update(message_key(message))
+        while at < len(said):
+            answers = self._turns.get((turn, before + digest.digest())) if _is_assistants(said[at]) else None
+            if answers is not None:
+                found, length = _echoed(answers, said, at)
+                if found is not None:
+                    turn, edited = found, None
+                    at = new_at = at + length
+                    before, digest = b"", blake2b(digest_size=16)
+                    continue
+                edited = answers[-1][0]
+            digest.update(message_key(said[at]))
+            at += 1
         return Reached(turn, new_at, before + digest.digest(), edited)
 
     def _normalized(self, message: Message) -> Message:
         for normalizer in self._normalizers:
             message = normalizer(message)
         return message
+
+
+def _is_assistants(message: Message) -> bool:
+    return message.get("role") == "assistant"
+
+
+def _echoed(
+    answers: Sequence[tuple[TurnId, TurnIdentity]], messages: Sequence[Message], at: int
+) -> tuple[TurnId | None, int]:
+    """The answer that the message at `at` echoes, and how many messages it was split into.
+
+    A split turn is the whole row of assistant messages; rows are joined only at their first message, which
+    keeps the work linear.
+    """
+    if at == 0 or not _is_assistants(messages[at - 1]):
+        row = list(takewhile(_is_assistants, islice(messages, at, None)))
+        if len(row) > 1 and (turn := _recognised(answers, turn_identity(*row))) is not None:
+            return turn, len(row)
+    return _recognised(answers, turn_identity(messages[at])), 1
 
 
 def _recognised(answers: Sequence[tuple[TurnId, TurnIdentity]], echoed: TurnIdentity) -> TurnId | None:

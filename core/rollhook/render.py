@@ -23,6 +23,7 @@ from rollhook.families import turn_ends
 from rollhook.proof import DeltaCheck, History, shape_of
 from rollhook.protocols import Message
 from rollhook.template import REASONING_FIELDS, ChatTemplate
+from rollhook.wellformed import check_messages, check_tools, text_content
 
 Policy = Literal["append", "template"]
 
@@ -113,11 +114,12 @@ class Renderer:
         """The text that `opening` encodes."""
         if not messages:
             raise RenderError("there are no messages to render")
+        check_tools(tools)
         shielded: list[Mapping[str, Any]] = [self._shielded(tool) for tool in tools]
-        text = self._render([self._prepared(message, at) for at, message in enumerate(messages)], shielded)
+        text = self._render(self._all_prepared(messages), shielded)
         for tool in tools:
-            name = tool.get("function", tool).get("name")
-            if name and name not in text:
+            name = tool.get("function", tool)["name"]
+            if self._encoder.shield(name) not in text:
                 raise RenderError(
                     f"the chat template writes no tools: the model would never see {name!r}; "
                     "use a model whose template has tools, or none"
@@ -161,7 +163,7 @@ class Renderer:
     ) -> Delta:
         """What `continuation` gives, with what was found out on the way."""
         turn = self._stub_turn(assistant)
-        prepared = [self._prepared(message, at) for at, message in enumerate(new_messages)]
+        prepared = self._all_prepared(new_messages)
         text = self._render([{"role": "user", "content": STUB_USER}, turn, *prepared])
         body_end = text.find(STUB_BODY)
         if body_end < 0:
@@ -222,7 +224,7 @@ class Renderer:
             return {"role": "assistant", "content": STUB_BODY}
         bodies = [""] * (len(calls) - 1) + [STUB_BODY]
         stubs = [
-            self._call(call["function"]["name"], call["id"], body)
+            self._call(self._shielded(call["function"]["name"]), self._shielded(call["id"]), body)
             for call, body in zip(calls, bodies, strict=True)
         ]
         return {"role": "assistant", "content": "", "tool_calls": stubs}
@@ -248,21 +250,36 @@ class Renderer:
 
         return not expressible({"x": "y"}) and expressible('{"x": "y"}')
 
-    def _prepared(self, message: Message, at: int) -> Message:
-        """A message as the template wants it: text content, shielded, arguments in the family's form."""
-        prepared = {key: self._shielded(value) for key, value in message.items() if key != "content"}
-        prepared["content"] = self._encoder.shield(text_content(message, at))
-        if message.get("content") is None and message.get("tool_calls"):
-            prepared["content"] = ""
-        if calls := prepared.get("tool_calls"):
-            prepared["tool_calls"] = [self._prepared_call(call) for call in calls]
-        return prepared
+    def _all_prepared(self, messages: Sequence[Message]) -> list[Message]:
+        check_messages(messages)
+        try:
+            return [self._prepared(message, at) for at, message in enumerate(messages)]
+        except RecursionError:
+            raise RenderError("a message is nested too deeply to be rendered") from None
 
-    def _prepared_call(self, call: dict[str, Any]) -> dict[str, Any]:
+    def _prepared(self, message: Message, at: int) -> Message:
+        """A message as the template wants it: text content, arguments in the family's form, all shielded.
+
+        Shielding comes last: what JSON escapes spell is read before, so that it cannot slip through.
+        """
+        prepared = {**message, "content": text_content(message, at)}
+        if calls := message.get("tool_calls"):
+            prepared["tool_calls"] = [self._prepared_call(call, at) for call in calls]
+        shielded: Message = self._shielded(prepared)
+        return shielded
+
+    def _prepared_call(self, call: Mapping[str, Any], at: int) -> dict[str, Any]:
         function = call["function"]
-        arguments = function.get("arguments", {})
+        arguments = function.get("arguments")
+        if arguments is None:
+            arguments = {}
         if self._arguments_as_text and not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
+            try:
+                arguments = json.dumps(arguments, ensure_ascii=False)
+            except (TypeError, ValueError) as error:
+                raise RenderError(
+                    f"message {at} has arguments of {function['name']} that JSON cannot hold: {error}"
+                ) from None
         elif not self._arguments_as_text and isinstance(arguments, str):
             arguments = _decoded(arguments)
         return {**call, "function": {**function, "arguments": arguments}}
@@ -275,27 +292,6 @@ class Renderer:
         if isinstance(value, list | tuple):
             return [self._shielded(item) for item in value]
         return value
-
-
-def text_content(message: Message, at: int) -> str:
-    """A message's content as one text. Raises RenderError for parts that are not text."""
-    content = message.get("content")
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    parts = []
-    for part in content:
-        if isinstance(part, str):
-            parts.append(part)
-        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
-            parts.append(part["text"])
-        else:
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise RenderError(
-                f"message {at} ({message.get('role')}) has a {kind!r} part; only text is rendered"
-            )
-    return "".join(parts)
 
 
 def _check_all_written(messages: Sequence[Message], tail: str) -> None:
@@ -315,7 +311,7 @@ def _decoded(arguments: str) -> Any:
     """Arguments given as JSON text; text that is not a JSON object stays as it is."""
     try:
         value = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments
 

@@ -43,7 +43,7 @@ from rollhook.protocols import (
     View,
 )
 from rollhook.runtime import Runtime
-from rollhook.sample import Sample, Status
+from rollhook.sample import Sample, Status, detached
 from rollhook.served import ServedModel
 from rollhook.siblings import Origin, Part
 from rollhook.spec import Choice, Limits, Resolved
@@ -54,13 +54,14 @@ from rollhook.verifiers.judge import JUDGES
 class LiveRollout:
     """One rollout in progress (`rollhook.protocols.Rollout`).
 
+    row: the trainer's Sample, which plugins never hold: they get `sample`, a copy.
     sampling: the run's parameters for every turn. session: routes all its turns to one engine.
     owner: full name of the topology, the owner of tools it makes itself.
     closing: closes what the rollout opened. clock: what chat templates take for now, all along.
     """
 
     runtime: Runtime
-    sample: Sample
+    row: Sample
     rollout_id: int
     sampling: Mapping[str, Any]
     limits: Limits = field(default_factory=Limits)
@@ -68,6 +69,7 @@ class LiveRollout:
     session: str = ""
     owner: str = ""
     deadline: float | None = None
+    sample: Sample = field(init=False)
     rng: random.Random = field(init=False)
     messages: Sequence[Message] = ()
     tools: list[OpenTool] = field(default_factory=list)
@@ -80,6 +82,7 @@ class LiveRollout:
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
+        self.sample = detached(self.row)
         self.session = getattr(self.sample, "session_id", None) or uuid.uuid4().hex
         self.rng = random.Random(f"{self.runtime.seed}/{self.rollout_id}/{self.sample.index}")
 
@@ -129,6 +132,7 @@ class LiveRollout:
         if any(agent.role == role for agent in self.agents):
             raise TopologyError(f"{self.owner}: the role {role!r} is taken; give every agent its own")
         served = self._served(role, model, trained=trained)
+        self._check_sampling(role, sampling or {}, trained=trained)
         held = self.tools if tools is None else [self._hold(tool) for tool in tools]
         by_name = {tool.name: tool for tool in held}
         if len(by_name) < len(held):
@@ -197,11 +201,19 @@ class LiveRollout:
         self.runtime.events.tell(kind, self.rollout_id, data)
 
     @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The row's metadata. Raises RowError when it is no mapping."""
+        metadata: object = self.sample.metadata
+        if not isinstance(metadata, Mapping):
+            raise RowError(f"metadata: must be a mapping, got {type(metadata).__name__}")
+        return metadata
+
+    @property
     def origin(self) -> Origin:
         """The rollout as its siblings know it, with the tokens sampled so far."""
         sampled = [(agent.trained, agent.ledger.sampled_tokens) for agent in self.agents]
         return Origin(
-            sample=self.sample,
+            sample=self.row,
             rollout_id=self.rollout_id,
             sampled_tokens=sum(tokens for _, tokens in sampled),
             trained_tokens=sum(tokens for trained, tokens in sampled if trained),
@@ -217,6 +229,15 @@ class LiveRollout:
             for agent in self.agents
             for segment in agent.ledger.segments()
         ]
+
+    def _check_sampling(self, role: str, sampling: Mapping[str, Any], *, trained: bool) -> None:
+        """Raise TopologyError for a temperature of its own: a trainer divides logits by the run's."""
+        own, run = sampling.get("temperature"), self.sampling.get("temperature", 1.0)
+        if trained and own is not None and own != run:
+            raise TopologyError(
+                f"{self.owner}: agent {role!r} trains, so it samples at the run's temperature {run}, not at "
+                f"{own}; drop the temperature, or make the agent with trained=False"
+            )
 
     def _served(self, role: str, model: str | None, *, trained: bool) -> ServedModel:
         known = self.runtime.model_names
@@ -251,7 +272,8 @@ class LiveRollout:
 
     def _turn_seed(self, role: str, turn: int) -> int:
         """A seed of its own for each (run, sample, role, turn), below 2**31."""
-        name = f"{self.runtime.config.seed}/{self.sample.index}/{self.sample.group_index}/{role}/{turn}"
+        index = self.rollout_id if self.sample.index is None else self.sample.index
+        name = f"{self.runtime.config.seed}/{index}/{self.sample.group_index}/{role}/{turn}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big") >> 1
 
 

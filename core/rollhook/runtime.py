@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from weakref import WeakKeyDictionary
 
 from typing_extensions import get_protocol_members
 
@@ -57,7 +56,13 @@ class Runtime:
         tokenizer: Any = None,
     ) -> None:
         self.config = config
-        self.plugins = plugins if plugins is not None else _found_plugins(config)
+        named = list(config.plugins)
+        if plugins is None:
+            plugins = Plugins(block=config.block)
+            named += [plugins.add_module(module) for module in config.modules]
+        plugins.check_block()
+        self.plugins = plugins
+        self._named = [plugins.load(name) for name in dict.fromkeys(named)]
         self.registry = Registry(self.plugins, builtin_plugin(builtin, __version__))
         self.resolver = Resolver(self.registry, config)
         self._sandboxes = self.resolver.choose("sandbox", config.sandbox)
@@ -118,7 +123,13 @@ class Runtime:
     def ledger(self, model: ServedModel, *, role: str, trained: bool, clock: datetime) -> Ledger:
         """A new token ledger for one agent of `model`. clock: the time that chat templates see."""
         renderer = model.renderer.frozen_at(clock)
-        return Ledger(renderer, role=role, trained=trained, normalizers=self._normalizers)
+        return Ledger(
+            renderer,
+            role=role,
+            trained=trained,
+            normalizers=self._normalizers,
+            train_abandoned=self.config.train_abandoned,
+        )
 
     def parser(
         self, tools: Sequence[Mapping[str, Any]], new_id: NewId | None, starts_in_reasoning: bool
@@ -178,8 +189,7 @@ class Runtime:
     async def _open(self, stack: AsyncExitStack, *, policy: bool) -> None:
         """Open what the run owns; `stack` closes it."""
         sinks: list[EventSink] = []
-        for name in self.config.plugins:
-            plugin = self.plugins.load(name)
+        for plugin in self._named:
             sinks.extend(plugin.event_sinks)
             self._normalizers.extend(plugin.normalizers)
         self.events = EventBus(sinks)
@@ -189,7 +199,7 @@ class Runtime:
             self.policy = await self._open_policy(stack)
         for name, url in self.config.models.items():
             engine = await stack.enter_async_context(self._client(url))
-            self._models[name] = await serve_model(engine, name=name, history=self.config.history)
+            self._models[name] = await serve_model(engine, name=name, **self._rendering)
         stack.push_async_callback(self._close_resources)
 
     async def _open_policy(self, stack: AsyncExitStack) -> ServedModel:
@@ -211,18 +221,19 @@ class Runtime:
             tokenizer=self._given_tokenizer,
             tokenizer_path=self.config.tokenizer,
             chat_template=None if template is None else Path(template),
-            history=self.config.history,
+            **self._rendering,
         )
+
+    @property
+    def _rendering(self) -> dict[str, Any]:
+        return {
+            "history": self.config.history,
+            "chat_template_kwargs": self.config.chat_template_kwargs,
+            "check": self.config.check_rendering,
+        }
 
     def _client(self, url: str) -> SGLangClient:
         return SGLangClient(url, retries=self.config.retries, request_timeout_s=self.config.request_timeout_s)
-
-
-def _found_plugins(config: RunConfig) -> Plugins:
-    plugins = Plugins(block=config.block)
-    for module in config.modules:
-        plugins.add_module(module)
-    return plugins
 
 
 class _Resource:
@@ -261,9 +272,7 @@ class _Resource:
         await asyncio.wait([self._task])
 
 
-_RUNTIMES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Runtime]]] = (
-    WeakKeyDictionary()
-)
+_RUNTIMES: dict[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Runtime]]] = {}
 
 
 async def runtime_for(config: RunConfig) -> Runtime:
@@ -272,6 +281,8 @@ async def runtime_for(config: RunConfig) -> Runtime:
     Callers at once share one opening; a failed one raises its ConfigError in each and is not kept.
     """
     key = config.fingerprint()
+    for loop in [loop for loop in _RUNTIMES if loop.is_closed()]:
+        del _RUNTIMES[loop]
     table = _RUNTIMES.setdefault(asyncio.get_running_loop(), {})
     opening = table.get(key)
     if opening is None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import copy
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from rollhook.errors import CertificationError
 
@@ -115,23 +116,47 @@ _STALE_ON_RETRY = (
     "rollout_top_p_token_offsets",
     "rollout_routed_experts",
     "remove_sample",
-    "status",
     "non_generation_time",
     "spec_info",
     "prefix_cache_info",
 )
+_COUNTS = ("spec_info", "prefix_cache_info")
+"""Fields of a class of their own, which a trainer's Sample brings along."""
 
 
 def fresh_copy(sample: Sample) -> Sample:
-    """A copy of `sample`, of its own class, with every field a former attempt left behind reset."""
+    """A copy of `sample`, of its own class, with every field a former attempt left behind reset.
+
+    Metadata is copied in depth, so that siblings and their row share nothing; what is no mapping becomes {}.
+    Fields that the class does not have stay away.
+    """
     made = copy.copy(sample)
-    made.metadata = {k: v for k, v in sample.metadata.items() if k != "rollhook_result"}
-    blank = type(sample)()
-    names = {f.name for f in fields(blank)}
+    metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
+    made.metadata = copy.deepcopy({k: v for k, v in metadata.items() if k != "rollhook_result"})
+    blank = Sample()
     for name in _STALE_ON_RETRY:
-        if name in names:
-            setattr(made, name, getattr(blank, name))
+        if hasattr(made, name):
+            old, new = getattr(made, name), getattr(blank, name)
+            setattr(made, name, type(old)() if name in _COUNTS and old is not None else new)
+    if hasattr(made, "status"):
+        set_status(made, Status.PENDING)
     return made
+
+
+def detached(sample: Sample) -> Sample:
+    """A copy that plugins may hold: its metadata, prompt and label are its own. Metadata None becomes {}."""
+    made = copy.copy(sample)
+    made.metadata = {} if sample.metadata is None else copy.deepcopy(sample.metadata)
+    made.prompt, made.label = copy.deepcopy((sample.prompt, sample.label))
+    return made
+
+
+def rollout_id_of(sample: Sample) -> int:
+    """The id its siblings share: the sample's own, else its index, else a random one of 63 bits."""
+    for known in (getattr(sample, "rollout_id", None), getattr(sample, "index", None)):
+        if isinstance(known, SupportsIndex):
+            return int(known)
+    return secrets.randbits(63)
 
 
 def set_status(sample: Sample, status: Status) -> None:
@@ -191,6 +216,8 @@ def certify(sample: Sample) -> None:
             )
     if sample.rollout_id is None:
         raise CertificationError("the sample has no rollout_id")
+    if isinstance(sample.reward, float | int) and not math.isfinite(sample.reward):
+        raise CertificationError(f"the reward is {sample.reward}; it must be finite")
     if sample.status.value == Status.FAILED.value and (
         not sample.remove_sample or any(mask) or sample.reward != 0.0
     ):

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 from rollhook.errors import ConfigError, RolloutError, first_leaf
-from rollhook.sample import Sample
-from rollhook.scoring import rollout_id_of
+from rollhook.sample import Sample, rollout_id_of
 from rollhook.siblings import Origin, failed_sample
 
 RolloutFunction = Callable[[Sample], Awaitable[Sequence[Sample]]]

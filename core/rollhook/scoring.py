@@ -7,10 +7,9 @@ score from another, unless a verifier that sees the whole group failed.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollhook.errors import RolloutError, RowError
 from rollhook.hookspecs import VerifierSpec
@@ -18,7 +17,7 @@ from rollhook.opened import OpenVerifier, weighted_sum
 from rollhook.protocols import EnvironmentResult, Score, View
 from rollhook.rollout import LiveRollout, prompt_messages
 from rollhook.runtime import Runtime
-from rollhook.sample import Sample
+from rollhook.sample import Sample, rollout_id_of
 from rollhook.siblings import RESULT_KEY
 from rollhook.spec import Choice
 
@@ -38,28 +37,19 @@ class _Answer:
         return self.error or weighted_sum([self.scores[choice.name] for choice in self.chosen])
 
 
-def rollout_id_of(sample: Sample) -> int:
-    """The id its siblings share: the sample's own, else its index, else a random one of 63 bits."""
-    for known in (getattr(sample, "rollout_id", None), sample.index):
-        if known is not None:
-            return int(known)
-    return secrets.randbits(63)
-
-
 async def score_samples(
     runtime: Runtime, samples: Sequence[Sample], *, by: Choice | None = None
 ) -> list[Score | RolloutError]:
     """The score of each Sample, in order, whatever its reward says.
 
-    by: one verifier for all, in place of those that the rows name. A verifier that sees all answers to a
-    prompt is given those of `samples` with the same group_index, one for each rollout.
+    by: one verifier for all, in place of those that the rows name; where a row names it too, as the row
+    configures it. A verifier that sees all answers to a prompt is given those of `samples` with the same
+    group_index, one for each rollout.
     """
     async with AsyncExitStack() as stack:
         answers = []
         for sample in samples:
-            rollout = LiveRollout(
-                runtime=runtime, sample=sample, rollout_id=rollout_id_of(sample), sampling={}
-            )
+            rollout = LiveRollout(runtime=runtime, row=sample, rollout_id=rollout_id_of(sample), sampling={})
             answers.append(_Answer(sample, rollout))
             await stack.enter_async_context(rollout.closing)
         async with asyncio.TaskGroup() as tasks:
@@ -84,9 +74,11 @@ async def _score_alone(answer: _Answer, by: Choice | None) -> None:
 
 
 def _choices(answer: _Answer, by: Choice | None) -> Sequence[Choice]:
+    resolver, metadata = answer.rollout.runtime.resolver, answer.rollout.metadata
     if by is not None:
-        return [by]
-    chosen = answer.rollout.runtime.resolver.resolve(answer.sample.metadata).verifiers
+        named = resolver.resolve(metadata).verifiers if metadata.get("rollhook") is not None else ()
+        return [next((replace(own, weight=1.0) for own in named if own.name == by.name), by)]
+    chosen = resolver.resolve(metadata).verifiers
     if not chosen:
         raise RowError("verifier: the row names none and neither does the run; set one of them")
     return chosen
@@ -121,8 +113,8 @@ async def _score_together(group: _Group) -> None:
     try:
         if len(rollouts) < 2:
             raise RowError(
-                f"verifier: {name} compares the answers to a prompt, and got one; use `rollhook verify`, "
-                "or let the trainer hand over whole groups (slime: --group-rm with return_shape: sample)",
+                f"verifier: {name} compares the answers to a prompt, and got one: hand over whole groups "
+                "(in a file, rows that follow each other; in slime, --group-rm with return_shape: sample)",
                 plugin=name,
             )
         verifier = await first.rollout.open_verifier(group.choice)
@@ -139,7 +131,7 @@ async def _score_together(group: _Group) -> None:
 def _view(answer: _Answer) -> View:
     """What a verifier sees of a finished Sample: the recorded answer, else all of its response."""
     sample = answer.sample
-    result = sample.metadata.get(RESULT_KEY) or {}
+    result = (sample.metadata or {}).get(RESULT_KEY) or {}
     recorded = result.get("environment")
     said = result.get("answer")
     response = sample.response if said is None else said

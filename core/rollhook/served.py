@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ async def serve_model(
     tokenizer_path: str | None = None,
     chat_template: Path | None = None,
     history: Policy = "append",
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    check: bool = True,
 ) -> ServedModel:
     """Find a model's tokenizer and chat template. tokenizer_path: None means what the engine says.
 
@@ -44,7 +47,14 @@ async def serve_model(
         tokenizer = await asyncio.to_thread(load_tokenizer, tokenizer_path or await _told_path(engine))
     template = None if chat_template is None else await asyncio.to_thread(_read, chat_template)
     ends = await asyncio.to_thread(generation_ends, tokenizer)
-    renderer = Renderer(tokenizer, chat_template=template, policy=history, end_of_turn_ids=ends)
+    renderer = Renderer(
+        tokenizer,
+        chat_template=template,
+        policy=history,
+        end_of_turn_ids=ends,
+        check=check,
+        chat_template_kwargs=chat_template_kwargs,
+    )
     return ServedModel(name, engine, tokenizer, renderer)
 
 

@@ -122,8 +122,9 @@ def mark_failed(sample: Sample, error: RolloutError) -> None:
         "type": error.cause_type,
         "message": str(error),
     }
-    known = sample.metadata.get(RESULT_KEY) or _result(None, 0, 1, Origin(sample, 0), Reward())
-    sample.metadata[RESULT_KEY] = {**known, "error": cause}
+    metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
+    known = metadata.get(RESULT_KEY) or _result(None, 0, 1, Origin(sample, 0), Reward())
+    sample.metadata = {**metadata, RESULT_KEY: {**known, "error": cause}}
 
 
 def longest_sibling(siblings: Sequence[Sample]) -> Sample:
@@ -147,8 +148,9 @@ def _from_parts(origin: Origin, parts: Sequence[Part], reward: Reward) -> list[S
         )
         made.response = part.response
         made.weight_versions = list(segment.weight_versions)
-        made.prefix_cache_info.cached_tokens = segment.cached_tokens
-        made.prefix_cache_info.total_prompt_tokens = segment.prompt_tokens
+        if hasattr(made, "prefix_cache_info"):
+            made.prefix_cache_info.cached_tokens = segment.cached_tokens
+            made.prefix_cache_info.total_prompt_tokens = segment.prompt_tokens
         made.metadata[RESULT_KEY] = _result(segment, number, len(parts), origin, reward)
         siblings.append(made)
     return siblings
@@ -174,6 +176,7 @@ def _result(
         "segments": count,
         "turns": segment.turns if segment else 0,
         "forks": [dict(fork) for fork in segment.forks] if segment else [],
+        "abandoned": segment.abandoned if segment else False,
         "request_ids": list(segment.request_ids) if segment else [],
         "spans": _spans(segment) if segment else [],
         "error": None,

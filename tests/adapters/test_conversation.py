@@ -61,7 +61,7 @@ async def test_what_claude_code_changes_between_turns_makes_no_fork(qwen3_tokeni
         async with w.anthropic(session) as client:
             asked: Any = {"model": "m", "max_tokens": 99, "tools": [ANTHROPIC_TOOL]}
             first = await client.messages.create(system=system(0), messages=[USER, reminder], **asked)
-            result: Any = {"type": "tool_result", "tool_use_id": first.content[-1].id, "content": "rain"}  # type: ignore[union-attr]  # a call
+            result: Any = {"type": "tool_result", "tool_use_id": first.content[-1].id, "content": "rain"}
             marked: Any = {"role": "user", "content": [{**result, "cache_control": {"type": "ephemeral"}}]}
             history: Any = [USER, reminder, first.to_param(), marked]
             await client.messages.create(system=system(1), messages=history, **asked)

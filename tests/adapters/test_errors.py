@@ -114,6 +114,22 @@ async def test_an_engine_that_is_down(qwen3_tokenizer: Any, ask: Ask, sdk: Any, 
 
 @CLIENTS
 @pytest.mark.parametrize("stream", [False, True])
+async def test_a_gateway_that_strips_log_probabilities_is_found_out_and_nothing_trains(
+    qwen3_tokenizer: Any, ask: Ask, sdk: Any, stream: bool
+) -> None:
+    script = [Reply("x", fault=Fault.missing_logprobs())]
+    async with counted(qwen3_tokenizer, script) as to:
+        session = to.adapter.open_session()
+        with pytest.raises(sdk.InternalServerError, match="cannot be trained on; look for a gateway"):
+            await ask(to, session, {"stream": stream})
+        segments = await to.adapter.finish_session(session.session_id)
+
+    assert to.requests == 1
+    assert segments == []
+
+
+@CLIENTS
+@pytest.mark.parametrize("stream", [False, True])
 async def test_an_engine_that_refuses(qwen3_tokenizer: Any, ask: Ask, sdk: Any, stream: bool) -> None:
     script = [Reply("x", fault=Fault.status(400, message="bad top_p"))]
     async with counted(qwen3_tokenizer, script) as to:

@@ -53,8 +53,8 @@ def test_what_was_given_is_always_a_beginning_of_the_finished_arguments(
     assert len(partial.given) >= (len(finished) - 2 - 7 * step if len(arguments) else 0)
 
 
-def read(tokenizer: Any, text: str) -> tuple[list[TurnEvent], Any]:
-    """A turn streamed id by id, and what its reader says at the end."""
+def read(tokenizer: Any, text: str, step: int = 1) -> tuple[list[TurnEvent], Any]:
+    """A turn streamed by `step` ids at a time, and what its reader says at the end."""
     reader = TurnReader(
         Renderer(tokenizer),
         lambda new_id: make_parser("qwen25", "qwen3", tools=TOOLS, new_id=new_id),
@@ -62,7 +62,7 @@ def read(tokenizer: Any, text: str) -> tuple[list[TurnEvent], Any]:
         TOOLS,
     )
     ids = tokenizer.encode(text)
-    events = [event for token_id in ids for event in reader.feed([token_id])]
+    events = [event for at in range(0, len(ids), step) for event in reader.feed(ids[at : at + step])]
     last, said = reader.finish(ids)
     return [*events, *last], said
 
@@ -75,7 +75,10 @@ def test_a_long_text_argument_is_streamed_and_joins_to_the_whole(qwen3_tokenizer
     )
 
     whole = dump({"s": file, "n": 3})
-    assert said.calls == (CallClosed(0, "id0", "f", whole), CallClosed(1, "id1", "f", whole))
+    first, second = said.calls
+    assert (first.name, first.arguments, second.name, second.arguments) == ("f", whole, "f", whole)
+    assert first.id != second.id
+    assert [e.id for e in events if isinstance(e, CallOpened)] == [first.id, second.id]
     assert said.content == "Go."
     for index in (0, 1):
         deltas = [e.text for e in events if isinstance(e, ArgumentsDelta) and e.index == index]
@@ -84,6 +87,18 @@ def test_a_long_text_argument_is_streamed_and_joins_to_the_whole(qwen3_tokenizer
     assert [type(e) for e in events if not isinstance(e, ArgumentsDelta | TextDelta)] == [
         CallOpened, CallClosed, CallOpened, CallClosed,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [2, 5, 9, 13, 17, 25, 50, 99])
+def test_calls_of_one_turn_have_ids_of_their_own_however_they_come(qwen3_tokenizer: Any, step: int) -> None:
+    one = '<tool_call>\n{"name": "f", "arguments": {"s": "abc"}}\n</tool_call>\n'
+    broken = '<tool_call>\n{"name": "f", "arguments": {"s": "abc", }\n</tool_call>\n'
+    events, said = read(qwen3_tokenizer, one + broken + one + one, step)
+
+    ids = [call.id for call in said.calls]
+    assert len(set(ids)) == len(ids) in (3, 4)  # the broken one is text where it was not seen to begin
+    assert [e.id for e in events if isinstance(e, CallOpened)] == ids
+    assert [e.id for e in events if isinstance(e, CallClosed)] == ids
 
 
 @pytest.mark.parametrize("end", ["", "}}\n</tool_call>", "]\n</tool_call>"])

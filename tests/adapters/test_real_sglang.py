@@ -24,7 +24,7 @@ async def chat(key: str, url: str, stream: bool) -> None:
     async with openai.AsyncOpenAI(api_key=key, base_url=f"{url}/v1") as client:
         first = await client.chat.completions.create(model="m", messages=[USER])
         said: Any = [USER, first.choices[0].message.model_dump(exclude_none=True), USER]
-        second = await client.chat.completions.create(model="m", messages=said, stream=stream)
+        second: Any = await client.chat.completions.create(model="m", messages=said, stream=stream)
         if stream:
             assert [chunk async for chunk in second]
 

@@ -94,12 +94,12 @@ async def test_the_session_id_is_a_key_only_where_that_was_asked_for(qwen3_token
 
 async def test_an_idle_session_expires_and_one_in_use_does_not(qwen3_tokenizer: Any) -> None:
     script = {"busy": Reply("x", fault=Fault.hang()), "Hi": "one"}
-    async with world(qwen3_tokenizer, script, idle_s=0.2) as w:
-        w.adapter.open_session("idle")
+    async with world(qwen3_tokenizer, script, idle_s=2.0) as w:
         busy = w.adapter.open_session("busy")
         request = asyncio.create_task(say(w, busy, "busy"))
         while not w.engine.in_flight:
             await asyncio.sleep(0.01)
+        w.adapter.open_session("idle")
         while w.adapter.open_sessions == 2:
             await asyncio.sleep(0.02)
         assert w.adapter.session_record("busy")["turns"] == 0
@@ -196,6 +196,20 @@ async def test_the_runs_sampling_reaches_the_engine_and_the_clients_is_recorded(
     }  # fmt: skip
 
 
+async def test_a_chain_of_thousands_of_stored_responses_needs_no_recursion(qwen3_tokenizer: Any) -> None:
+    async with world(qwen3_tokenizer, ["one"]) as w:
+        session = w.adapter.open_session()
+        stored = w.adapter._sessions.get(session.session_id).responses
+        stored["0"] = (None, [USER])
+        for n in range(1, 3000):
+            stored[str(n)] = (str(n - 1), [{"role": "assistant", "content": "a"}, USER])
+        async with w.openai(session) as client:
+            answer = await client.responses.create(model="m", input="x", previous_response_id="resp_2999")
+
+    assert answer.output_text == "one"
+    assert w.engine.requests[0].prompt.count("<|im_start|>user") == 3001
+
+
 async def test_the_context_limits_what_is_sampled(qwen3_tokenizer: Any) -> None:
     async with world(qwen3_tokenizer, ["one two three four five six seven"]) as w:
         session = w.adapter.open_session(max_context_tokens=12)
@@ -226,6 +240,20 @@ async def test_finishing_with_a_base_sample_gives_certified_siblings(qwen3_token
     assert samples[0].metadata["rollhook_adapter"]["turns"] == 2
     assert base.metadata == {"row": 1}
     assert [sum(s.loss_mask or ()) for s in samples] == [len(turn.token_ids) for turn in w.engine.sampled]
+
+
+@pytest.mark.parametrize("limits", [{"max_turns_per_session": 1}, {"max_context_tokens": 22}])
+async def test_a_session_that_ran_out_of_turns_or_room_is_truncated(
+    qwen3_tokenizer: Any, limits: dict[str, int]
+) -> None:
+    async with world(qwen3_tokenizer, ["one"], **limits) as w:
+        session = w.adapter.open_session()
+        await say(w, session)
+        with pytest.raises(openai.APIStatusError):
+            await say(w, session, "and so on, and so on, and so on, and so on, and so on, and so on")
+        [sample] = await w.adapter.finish_session(session.session_id, base_sample=Sample(index=3), reward=1.0)
+
+    assert (sample.status, sample.reward) == (Sample.Status.TRUNCATED, 1.0)
 
 
 async def test_a_session_that_sampled_nothing_is_a_failed_sample(qwen3_tokenizer: Any) -> None:

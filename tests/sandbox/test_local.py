@@ -114,6 +114,14 @@ async def test_what_ignores_ctrl_c_in_a_terminal_is_killed_and_the_shell_lives(s
     assert b"still\r\n" in await read_until(shell, b"still\r\n")
 
 
+async def test_a_terminal_whose_shell_has_gone_has_nobody_to_kill(sandbox: LocalSandbox) -> None:
+    shell = await sandbox.start(["sh", "-c", "exit 4"], terminal=(24, 80))
+    await shell.wait()
+    shell.kill_foreground()  # must not reach the group of this very process
+
+    assert (await sandbox.exec(["echo", "on"])).stdout == b"on\n"
+
+
 async def test_the_end_of_a_terminal_is_read_as_the_end(sandbox: LocalSandbox) -> None:
     shell = await sandbox.start(["sh", "-c", "exit 4"], terminal=(24, 80))
 

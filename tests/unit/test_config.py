@@ -108,8 +108,14 @@ def test_a_trainers_args_are_read() -> None:
         engine="http://10.0.0.7:3000",
         models={"judge": "http://10.0.0.8:3001"},
         tokenizer="/models/qwen",
-        limits=Limits(max_context_tokens=4096, max_new_tokens=512),
-        sampling={"temperature": 0.8, "top_p": 1.0, "top_k": -1, "stop_token_ids": [7]},
+        limits=Limits(max_context_tokens=4096),
+        sampling={
+            "max_new_tokens": 512,
+            "temperature": 0.8,
+            "top_p": 1.0,
+            "top_k": -1,
+            "stop_token_ids": [7],
+        },
         seed=42,
         tool_parser="qwen25",
     )
@@ -136,7 +142,13 @@ def test_the_section_goes_before_the_trainers_flags_key_by_key() -> None:
 
     assert config.engine == "http://other:1"
     assert config.limits == Limits(max_turns=3, max_new_tokens=64, max_context_tokens=4096)
-    assert config.sampling == {"temperature": 0.8, "top_p": 1.0, "top_k": 20, "stop_token_ids": [7]}
+    assert config.sampling == {
+        "max_new_tokens": 512,
+        "temperature": 0.8,
+        "top_p": 1.0,
+        "top_k": 20,
+        "stop_token_ids": [7],
+    }
 
 
 def test_reading_args_changes_nothing() -> None:
@@ -207,6 +219,13 @@ def test_prompts_that_a_trainer_renders_are_refused() -> None:
 
     assert error.startswith("--apply-chat-template hands over prompts that are rendered already")
     assert "drop the flag" in error
+
+
+def test_a_sampling_parameter_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r'sampling: .*"temprature" is no sampling parameter; did you mean "temperature"'
+    ):
+        RunConfig.of({"sampling": {"temprature": 0.5}}, where="rollhook.yaml")
 
 
 def test_equal_configurations_have_equal_fingerprints_in_every_process() -> None:

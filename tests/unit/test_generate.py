@@ -277,6 +277,102 @@ async def test_a_model_the_run_lacks_or_may_not_train_fails_the_rollout(
     assert message in error_of(sample)["message"]
 
 
+async def test_each_role_gets_its_own_reward_and_evaluation_their_mean(smollm2_tokenizer: Any) -> None:
+    async with running(smollm2_tokenizer, ["4"] * 4) as (runtime, _):
+        samples = await run_rollout(runtime, row(topology="w/rewarding"), {})
+        [evaluated] = await run_rollout(runtime, row(topology="w/rewarding"), {}, evaluation=True)
+
+    assert [s.reward for s in samples] == [1.0, -0.5]
+    assert evaluated.reward == 0.25
+
+
+async def test_a_limit_that_keeps_roles_from_their_rewards_is_no_failure(smollm2_tokenizer: Any) -> None:
+    stubborn = row(topology="w/stubborn", verifier="number", limits={"max_turns": 2})
+    async with running(smollm2_tokenizer, ["4"] * 2) as (runtime, _):
+        [sample] = await run_rollout(runtime, stubborn, {})
+
+    assert (sample.status, sample.reward) == (Status.TRUNCATED, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("deed", "message"),
+    [
+        ("config", "w/misbehaved: ConfigError: no licence"),
+        ("cancel", "a plugin raised CancelledError by itself"),
+        ("hot", "agent 'hot' trains, so it samples at the run's temperature 1.0, not at 0.1"),
+    ],
+)
+async def test_what_a_plugin_may_not_do_fails_its_rollout_only(
+    smollm2_tokenizer: Any, deed: str, message: str
+) -> None:
+    async with running(smollm2_tokenizer, ["4"]) as (runtime, _):
+        [sample] = await run_rollout(runtime, row(label=deed, topology="w/misbehaved"), {})
+
+    assert message in error_of(sample)["message"]
+
+
+async def test_a_topology_can_go_on_from_a_tools_error_and_cannot_change_the_row(
+    qwen3_tokenizer: Any,
+) -> None:
+    sample = row(topology="w/misbehaved", tools="w/echo")
+    async with running(qwen3_tokenizer, [call("echo", text="crash")]) as (runtime, _):
+        [made] = await run_rollout(runtime, sample, {})
+
+    assert (made.status, made.reward) == (Status.COMPLETED, 0.25)
+    assert (
+        made.metadata["rollhook"]
+        == sample.metadata["rollhook"]
+        == {"topology": "w/misbehaved", "tools": "w/echo"}
+    )
+
+
+@pytest.mark.parametrize("metadata", [None, "abc", 3])
+async def test_metadata_that_is_no_mapping_fails_the_row(smollm2_tokenizer: Any, metadata: Any) -> None:
+    async with running(smollm2_tokenizer, []) as (runtime, _):
+        [sample] = await run_rollout(runtime, Sample(index=1, prompt="q", metadata=metadata), {})
+        [scored] = await reward_samples(runtime, [Sample(index=1, metadata=metadata)])
+
+    assert error_of(sample)["stage"] == "resolve"
+    assert scored == 0.0
+
+
+@pytest.mark.parametrize(
+    ("sampling", "limits", "sent"),
+    [
+        ({}, {}, 1024),
+        ({"max_new_tokens": 4096}, {}, 4096),
+        ({"max_new_tokens": 4096}, {"max_new_tokens": 64}, 64),
+        ({"max_new_tokens": 32}, {"max_new_tokens": 64}, 32),
+    ],
+)
+async def test_a_turn_is_as_long_as_the_trainer_asks_and_the_limit_allows(
+    smollm2_tokenizer: Any, sampling: dict[str, Any], limits: dict[str, Any], sent: int
+) -> None:
+    async with running(smollm2_tokenizer, ["4"]) as (runtime, engine):
+        await run_rollout(runtime, row(verifier="number", limits=limits), sampling)
+
+    assert engine.requests[0].sampling["max_new_tokens"] == sent
+
+
+async def test_evaluation_has_its_own_context_limit(smollm2_tokenizer: Any) -> None:
+    config = {"limits": {"max_context_tokens": 5}, "eval_max_context_tokens": 200}
+    async with running(smollm2_tokenizer, ["4"], **config) as (runtime, _):
+        [trained] = await run_rollout(runtime, row(verifier="number"), {})
+        [evaluated] = await run_rollout(runtime, row(verifier="number"), {}, evaluation=True)
+
+    assert (trained.status, evaluated.status) == (Status.FAILED, Status.COMPLETED)
+
+
+async def test_bare_samples_get_seeds_of_their_own(smollm2_tokenizer: Any) -> None:
+    async with running(smollm2_tokenizer, ["4", "4"], seed=1) as (runtime, engine):
+        for _ in range(2):
+            bare = Sample(prompt="q", label="4", metadata={"rollhook": {"verifier": "number"}})
+            await run_rollout(runtime, bare, {})
+
+    first, second = (request.sampling["sampling_seed"] for request in engine.requests)
+    assert first != second
+
+
 async def test_evaluation_gives_one_sample_with_the_rollouts_reward(smollm2_tokenizer: Any) -> None:
     async with running(smollm2_tokenizer, ["4", "4"]) as (runtime, _):
         samples = await run_rollout(runtime, row(topology="w/pair", verifier="number"), {}, evaluation=True)

@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rollhook.errors import EnvironmentFailure, ToolError, TopologyError, VerifierError
-from rollhook.opened import OpenEnvironment, OpenTool, OpenTopology, OpenVerifier, as_score
+from rollhook.opened import (
+    OpenEnvironment,
+    OpenTool,
+    OpenTopology,
+    OpenVerifier,
+    as_score,
+    close_quietly,
+)
 from rollhook.protocols import EnvironmentResult, Observation, Outcome, Score, ToolResult, View
 
 VIEW = View(prompt="q", label="a", messages=[], response="r", metadata={})
@@ -135,6 +143,11 @@ class Judge:
         return self.answer
 
 
+@pytest.mark.parametrize("number", [True, np.float32(1.0), np.int64(1), np.bool_(True)])
+async def test_whatever_is_a_number_is_a_score(number: Any) -> None:
+    assert await OpenVerifier("v/v", Judge(number), 5).score(VIEW) == Score(1.0)
+
+
 async def test_a_score_comes_out_as_a_score() -> None:
     assert await OpenVerifier("v/v", Judge(1), 5).score(VIEW) == Score(1.0)
     assert await OpenVerifier("v/v", Judge(Score(0.5, {"format": 1})), 5).score(VIEW) == Score(
@@ -146,7 +159,7 @@ async def test_a_score_comes_out_as_a_score() -> None:
     ("answer", "message"),
     [
         (None, "TypeError: the score's value is a NoneType"),
-        (True, "TypeError: the score's value is a bool"),
+        ("0.5", "TypeError: the score's value is a str"),
         (float("inf"), "ValueError: the score's value is inf"),
         (Score(1.0, {"format": float("nan")}), "ValueError: the score's format is nan"),
         (KeyError("answer"), "KeyError: 'answer'"),
@@ -182,6 +195,29 @@ async def test_a_topologys_answer_is_an_outcome() -> None:
     assert await OpenTopology("t/t", Runs(Outcome(reward=1))).run(NOTHING) == Outcome(reward=Score(1.0))
     with pytest.raises(TopologyError, match=r"t/t: TypeError: run\(\) returned str; it must return Outcome"):
         await OpenTopology("t/t", Runs("done")).run(NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        (Outcome(role_rewards={"a": float("nan")}), "ValueError: the score's a is nan"),
+        (Outcome(role_rewards={"a": "good"}), "TypeError: the score's a is a str"),  # type: ignore[dict-item]  # the mistake under test
+        (Outcome(scores={"x": object()}), "TypeError: the score's x is a object"),  # type: ignore[dict-item]  # the mistake under test
+    ],
+)
+async def test_what_a_topology_reports_are_numbers(outcome: Outcome, message: str) -> None:
+    with pytest.raises(TopologyError, match=f"t/t: {message}"):
+        await OpenTopology("t/t", Runs(outcome)).run(NOTHING)
+
+
+async def test_an_environment_that_does_not_close_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(Steps):
+        async def close(self) -> None:
+            raise OSError("still mounted")
+
+    await close_quietly(OpenEnvironment("w/w", Stuck()))
+
+    assert caplog.messages == ["closing an environment failed: w/w: OSError: still mounted"]
 
 
 def test_as_score_keeps_parts() -> None:

@@ -14,7 +14,9 @@ from rollhook.sample import (
     Sample,
     Status,
     certify,
+    detached,
     fresh_copy,
+    rollout_id_of,
     set_status,
     write_placeholder,
     write_tokens,
@@ -60,6 +62,7 @@ def test_the_placeholder_is_valid_and_trains_nothing() -> None:
         ({"rollout_log_probs": [float("nan"), 0.0]}, r"rollout_log_probs\[0\] is nan where loss_mask is 1"),
         ({"rollout_log_probs": [-0.5, -0.1]}, r"rollout_log_probs\[1\] is -0.1 where loss_mask is 0"),
         ({"rollout_id": None}, "no rollout_id"),
+        ({"reward": float("nan")}, "the reward is nan; it must be finite"),
         ({"status": Status.FAILED}, "FAILED sample must be removed"),
         ({"status": Status.FAILED, "remove_sample": True, "reward": 1.0}, "FAILED sample must be removed"),
     ],
@@ -102,6 +105,23 @@ def test_copies_do_not_share_what_is_written_later() -> None:
     first.metadata["x"] = 1
 
     assert (second.weight_versions, second.prefix_cache_info.cached_tokens, second.metadata) == ([], 0, {})
+
+
+def test_siblings_and_their_row_share_no_metadata() -> None:
+    row = Sample(index=1, metadata={"task": {"files": ["a"]}})
+    first, second, held = fresh_copy(row), fresh_copy(row), detached(row)
+
+    first.metadata["task"]["files"].append("b")
+    held.metadata["task"]["files"].append("c")
+
+    assert (second.metadata, row.metadata) == ({"task": {"files": ["a"]}}, {"task": {"files": ["a"]}})
+
+
+@pytest.mark.parametrize(("index", "known"), [(4, 4), ("abc", None), (None, None)])
+def test_siblings_share_an_id_whatever_the_row_says(index: Any, known: int | None) -> None:
+    made = rollout_id_of(Sample(index=index))
+
+    assert made == known if known is not None else 0 <= made < 2**63
 
 
 def test_dict_round_trip() -> None:

@@ -77,6 +77,7 @@ def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
             "segments": 2,
             "turns": 1,
             "forks": [],
+            "abandoned": False,
             "request_ids": ["r-agent_2"],
             "spans": [],
             "error": None,

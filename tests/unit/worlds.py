@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rollhook import (
+    ConfigError,
     EnvironmentSpec,
     Observation,
     Outcome,
@@ -17,6 +18,7 @@ from rollhook import (
     RunConfig,
     Runtime,
     Score,
+    ToolError,
     ToolResult,
     ToolSpec,
     TopologySpec,
@@ -121,6 +123,44 @@ class JudgeTrained(Judged):
     trained = True
 
 
+class Rewarding:
+    """Two roles, each with a reward of its own."""
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        await rollout.agent("winner").turn(list(rollout.messages))
+        await rollout.agent("loser").turn(list(rollout.messages))
+        return Outcome(role_rewards={"winner": 1.0, "loser": -0.5})
+
+
+class Stubborn:
+    """Asks one agent again and again."""
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        agent = rollout.agent("winner")
+        while True:
+            await agent.turn(list(rollout.messages))
+
+
+class Misbehaved:
+    """Does what the row's label says a topology must not do."""
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        deed = rollout.sample.label
+        if deed == "config":
+            raise ConfigError("no licence")
+        if deed == "cancel":
+            raise asyncio.CancelledError
+        if deed == "hot":
+            rollout.agent("hot", sampling={"temperature": 0.1})
+        rollout.sample.metadata["rollhook"] = "changed"
+        agent = rollout.agent()
+        try:
+            await agent.loop(list(rollout.messages))
+        except ToolError as error:
+            return Outcome(response=str(error), reward=0.25)
+        return Outcome()
+
+
 class Broken:
     async def run(self, rollout: Rollout) -> Outcome:
         await rollout.agent().turn(list(rollout.messages))
@@ -156,6 +196,9 @@ def rollhook_topologies() -> list[TopologySpec]:
         TopologySpec(name="watched", create=lambda config, rollout: Watched()),
         TopologySpec(name="judged", create=lambda config, rollout: Judged()),
         TopologySpec(name="judge-trained", create=lambda config, rollout: JudgeTrained()),
+        TopologySpec(name="rewarding", create=lambda config, rollout: Rewarding(), credit="roles"),
+        TopologySpec(name="stubborn", create=lambda config, rollout: Stubborn(), credit="roles"),
+        TopologySpec(name="misbehaved", create=lambda config, rollout: Misbehaved()),
         TopologySpec(name="broken", create=lambda config, rollout: Broken()),
     ]
 

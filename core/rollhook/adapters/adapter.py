@@ -28,7 +28,6 @@ from rollhook.ledger import Ledger, Segment
 from rollhook.parsing import make_parser
 from rollhook.recognition import Normalizer
 from rollhook.render import Policy, Renderer
-from rollhook.sample import Sample
 
 PROTOCOLS = ("messages", "chat", "responses")
 EXPIRY_POLL_S = 30.0
@@ -52,7 +51,7 @@ class Adapter:
     model_name: what `/v1/models` lists; any name is served. base_url: where clients reach `app`; filled in by
         `serve`.
     allowed_hosts: further Host names to admit on loopback. max_body_bytes: of a request.
-    ping_s: a stream that is silent for so long gets a ping.
+    ping_s: a stream that is silent for so long gets a ping. request_timeout_s: for one answer.
     Raises ConfigError for a tokenizer, template or parser that cannot work.
     """
 
@@ -77,6 +76,7 @@ class Adapter:
         session_key: SessionKey = "secret",
         idle_s: float = 3600.0,
         max_sessions: int = 4096,
+        request_timeout_s: float = 600.0,
         train_side_calls: bool = False,
         normalizers: Sequence[Normalizer] = (),
         model_name: str = "rollhook",
@@ -110,6 +110,7 @@ class Adapter:
         self._normalizers = tuple(normalizers)
         self._ping_s = ping_s
         self._sglang_url = sglang_url
+        self._request_timeout_s = request_timeout_s
         self._given_engine = engine
         self._engine: Engine | None = engine
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -150,18 +151,18 @@ class Adapter:
         self,
         session_id: str,
         *,
-        base_sample: Sample,
+        base_sample: Any,
         reward: float = ...,
         extra_metadata: Mapping[str, Any] | None = ...,
-    ) -> list[Sample]: ...
+    ) -> list[Any]: ...
     async def finish_session(
         self,
         session_id: str,
         *,
-        base_sample: Sample | None = None,
+        base_sample: Any = None,
         reward: float = 0.0,
         extra_metadata: Mapping[str, Any] | None = None,
-    ) -> list[Segment] | list[Sample]:
+    ) -> list[Any]:
         """Close a session and give what was sampled: Samples made from `base_sample`, or bare segments.
 
         base_sample: of the trainer's own class; not written to. reward: the rollout's, for each Sample.
@@ -217,7 +218,9 @@ class Adapter:
         async with AsyncExitStack() as stack:
             self._loop = asyncio.get_running_loop()
             if self._sglang_url is not None:
-                self._engine = await stack.enter_async_context(SGLangClient(self._sglang_url))
+                self._engine = await stack.enter_async_context(
+                    SGLangClient(self._sglang_url, request_timeout_s=self._request_timeout_s)
+                )
             clock = asyncio.create_task(self._expire())
             try:
                 yield

@@ -21,7 +21,7 @@ from openai.types.completion_usage import PromptTokensDetails
 from rollhook.adapters.body import Fields
 from rollhook.adapters.conversation import SystemStyle
 from rollhook.adapters.errors import WireError, bad_request
-from rollhook.adapters.protocol import Frames, sse, text_of, to_json
+from rollhook.adapters.protocol import TEXT_SLOT, Frames, filled, sse, text_of, to_json
 from rollhook.adapters.reading import ArgumentsDelta, CallClosed, CallOpened, TurnEvent
 from rollhook.adapters.sessions import Session
 from rollhook.adapters.turns import Answer, Ask
@@ -121,6 +121,7 @@ class ChatFrames:
         self._include_usage = include_usage
         self._id = ""
         self._created = int(time.time())
+        self._text_frames: dict[str, bytes] = {}
 
     def start(self, turn_id: str, prompt_tokens: int) -> bytes:
         """The chunk that says who speaks."""
@@ -130,10 +131,8 @@ class ChatFrames:
     def event(self, event: TurnEvent) -> bytes:
         """One delta."""
         match event:
-            case TextDelta(kind="content", text=text):
-                return self._chunk({"content": text})
-            case TextDelta(text=text):
-                return self._chunk({"reasoning_content": text})
+            case TextDelta(kind=kind, text=text):
+                return filled(self._text_frame("content" if kind == "content" else "reasoning_content"), text)
             case CallOpened(index=index, id=call_id, name=name):
                 function = {"name": name, "arguments": ""}
                 call = {"index": index, "id": call_id, "type": "function", "function": function}
@@ -157,6 +156,11 @@ class ChatFrames:
     def error(self, error: WireError) -> bytes:
         """An error object in place of a chunk."""
         return sse(json.dumps(error.openai()))
+
+    def _text_frame(self, name: str) -> bytes:
+        if name not in self._text_frames:
+            self._text_frames[name] = self._chunk({name: TEXT_SLOT})
+        return self._text_frames[name]
 
     def _chunk(self, delta: dict[str, Any], reason: Any = None) -> bytes:
         choice = ChunkChoice(

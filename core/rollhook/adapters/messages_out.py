@@ -6,6 +6,8 @@ Invariant: the blocks of a stream join to those of the whole message; one block 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from anthropic.types import (
@@ -30,11 +32,18 @@ from anthropic.types.message_delta_usage import MessageDeltaUsage
 from anthropic.types.raw_message_delta_event import Delta as MessageDelta
 
 from rollhook.adapters.errors import WireError
-from rollhook.adapters.protocol import sse, to_json
+from rollhook.adapters.protocol import TEXT_SLOT, filled, sse, to_json
 from rollhook.adapters.reading import ArgumentsDelta, CallClosed, CallOpened, TurnEvent
 from rollhook.adapters.turns import Answer
 from rollhook.parsing import TextDelta
 
+_DELTAS: Mapping[str, Callable[[], Any]] = MappingProxyType(
+    {
+        "text": lambda: TextBlockDelta(type="text_delta", text=TEXT_SLOT),
+        "thinking": lambda: ThinkingDelta(type="thinking_delta", thinking=TEXT_SLOT),
+        "tool_use": lambda: InputJSONDelta(type="input_json_delta", partial_json=TEXT_SLOT),
+    }
+)
 PING = sse('{"type": "ping"}', "ping")
 
 
@@ -71,6 +80,7 @@ class MessageFrames:
         self._id = ""
         self._index = -1
         self._open: str | None = None
+        self._delta_frame = b""  # of the open block
 
     def start(self, turn_id: str, prompt_tokens: int) -> bytes:
         """`message_start`."""
@@ -93,15 +103,15 @@ class MessageFrames:
         match event:
             case TextDelta(kind="content", text=text):
                 head = self._switch("text", TextBlock(type="text", text="", citations=None))
-                return head + self._delta(TextBlockDelta(type="text_delta", text=text))
+                return head + filled(self._delta_frame, text)
             case TextDelta(text=text):
                 head = self._switch("thinking", ThinkingBlock(type="thinking", thinking="", signature=""))
-                return head + self._delta(ThinkingDelta(type="thinking_delta", thinking=text))
+                return head + filled(self._delta_frame, text)
             case CallOpened(id=call_id, name=name):
                 block = ToolUseBlock(type="tool_use", id=call_id, name=name, input={})
                 return self._close() + self._start("tool_use", block)
             case ArgumentsDelta(text=text):
-                return self._delta(InputJSONDelta(type="input_json_delta", partial_json=text))
+                return filled(self._delta_frame, text)
             case CallClosed():
                 return self._close()
 
@@ -138,6 +148,7 @@ class MessageFrames:
     def _start(self, kind: str, block: Any) -> bytes:
         self._index += 1
         self._open = kind
+        self._delta_frame = self._delta(_DELTAS[kind]())
         event = RawContentBlockStartEvent(type="content_block_start", index=self._index, content_block=block)
         return sse(to_json(event), event.type)
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from rollhook.adapters.sessions import Session
 from rollhook.errors import RolloutError
-from rollhook.generate import rollout_id_of
 from rollhook.ledger import Segment
-from rollhook.sample import Sample, Status
+from rollhook.sample import Sample, Status, rollout_id_of
 from rollhook.siblings import Origin, Part, Reward, aborted_siblings, failed_sample, merge_siblings
 
 RECORD_KEY = "rollhook_adapter"
@@ -29,7 +28,10 @@ def session_samples(
         sampled_tokens=sum(ledger.sampled_tokens for ledger in ledgers),
         trained_tokens=sum(ledger.sampled_tokens for ledger in ledgers if ledger.trained),
     )
-    parts = [Part(segment, _status(segment), _response(session, segment)) for segment in session.segments()]
+    parts = [
+        Part(segment, _status(session, segment), _response(session, segment))
+        for segment in session.segments()
+    ]
     if not parts:
         samples = [failed_sample(origin, RolloutError("nothing was sampled in the adapter's session"))]
     elif session.last_finish == "abort":
@@ -42,8 +44,9 @@ def session_samples(
     return samples
 
 
-def _status(segment: Segment) -> Status:
-    return Status.TRUNCATED if segment.finish_reason == "length" else Status.COMPLETED
+def _status(session: Session, segment: Segment) -> Status:
+    cut = session.truncated or segment.finish_reason == "length"
+    return Status.TRUNCATED if cut else Status.COMPLETED
 
 
 def _response(session: Session, segment: Segment) -> str:

@@ -70,6 +70,20 @@ class OutputItems:
             case CallClosed():
                 return self._close_call(event)
 
+    def growing(self, event: TurnEvent) -> str | None:
+        """The id of the item that `event` only makes longer; None where it does something else."""
+        match event:
+            case TextDelta(kind=kind) if kind == self._kind:
+                return self._item_id
+            case ArgumentsDelta() if self._item_id.startswith("fc_"):
+                return self._item_id
+        return None
+
+    def grow(self, event: TurnEvent) -> None:
+        """Take an event that only makes the open item longer, without making the wire's event of it."""
+        if isinstance(event, TextDelta):
+            self._text.append(event.text)
+
     def close(self) -> list[BaseModel]:
         """End the text item that is open."""
         kind, self._kind = self._kind, None

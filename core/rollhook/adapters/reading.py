@@ -71,7 +71,7 @@ class TurnReader:
         tools: Sequence[Mapping[str, Any]],
     ) -> None:
         self._renderer = renderer
-        self._parser = make_parser(lambda name, place: self._take_id())
+        self._parser = make_parser(lambda name, place: new_call_id())
         self._new_call_id = new_call_id
         self._partial_calls = PartialCalls(tools)
         self._partial: PartialCall | None = None
@@ -171,9 +171,6 @@ class TurnReader:
         self._partial, self._broke_off = None, True
         self._calls.append(CallClosed(len(self._calls), self._partial_id, partial.name, partial.given))
         return self._calls[-1]
-
-    def _take_id(self) -> str:
-        return self._partial_id if self._partial is not None else self._new_call_id()
 
 
 def merged(events: Sequence[TurnEvent]) -> list[TurnEvent]:

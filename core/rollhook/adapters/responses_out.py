@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from rollhook.adapters.body import Fields
 from rollhook.adapters.errors import CONTEXT_OVERFLOW, WireError
 from rollhook.adapters.output_items import OutputItems
-from rollhook.adapters.protocol import sse, to_json
+from rollhook.adapters.protocol import NUMBER_SLOT, TEXT_SLOT, filled, sse, to_json
 from rollhook.adapters.reading import ArgumentsDelta, CallOpened, TurnEvent
 from rollhook.adapters.tool_names import ToolNames
 from rollhook.adapters.turns import Answer, Ask
@@ -54,6 +54,8 @@ class ResponseFrames:
         self._id = ""
         self._items = OutputItems("", names)
         self._sequence = 0
+        self._growing: str | None = None  # the item whose next delta `_delta_frame` is
+        self._delta_frame = b""
 
     def start(self, turn_id: str, prompt_tokens: int) -> bytes:
         """`response.created` and `response.in_progress`."""
@@ -69,7 +71,19 @@ class ResponseFrames:
 
     def event(self, event: TurnEvent) -> bytes:
         """What opens, grows or ends an item."""
-        return self._send(self._items.take(event))
+        growing = self._items.growing(event)
+        if isinstance(event, TextDelta | ArgumentsDelta) and growing == self._growing is not None:
+            self._items.grow(event)
+            self._sequence += 1
+            return filled(self._delta_frame, event.text, self._sequence - 1)
+        made: Sequence[Any] = self._items.take(event)
+        sent = self._send(made)
+        self._growing = self._items.growing(event)
+        if self._growing is not None:
+            delta = made[-1]
+            delta.delta, delta.sequence_number = TEXT_SLOT, NUMBER_SLOT
+            self._delta_frame = sse(to_json(delta), delta.type)
+        return sent
 
     def ping(self) -> bytes:
         """A comment."""

@@ -49,7 +49,7 @@ class Session:
     ledgers: "main" for conversations with tools, "side" for those without, "constrained" for answers whose
     form was forced. asked: what clients asked for and did not decide, [{"turn", ...}], one entry a change.
     responses: what each stored response added, by its id: (the response before, messages).
-    last_finish: how the last turn ended.
+    last_finish: how the last turn ended. truncated: the last request was refused for want of turns or room.
     """
 
     id: str
@@ -65,6 +65,7 @@ class Session:
     turns: int = 0
     sampled_tokens: int = 0
     last_finish: str | None = None
+    truncated: bool = False
     closed: bool = False
     serving: int = 0
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)

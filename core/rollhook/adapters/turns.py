@@ -138,14 +138,17 @@ class LiveTurn:
         self.session.turns += 1
         self.session.sampled_tokens += len(self._completion.token_ids)
         self.session.last_finish = self._completion.finish_reason
+        self.session.truncated = False  # a client that shortened its history goes on
 
     def _check_caps(self) -> None:
         session, rules = self.session, self._rules
         if rules.max_turns_per_session and session.turns >= rules.max_turns_per_session:
+            session.truncated = True
             raise WireError(
                 403, f"the session has had its {rules.max_turns_per_session} turns", "turn_limit_reached"
             )
         if rules.max_tokens_per_session and session.sampled_tokens >= rules.max_tokens_per_session:
+            session.truncated = True
             raise WireError(
                 403,
                 f"the session has sampled its {rules.max_tokens_per_session} tokens",
@@ -158,6 +161,7 @@ class LiveTurn:
         limits = [sampling.get("max_new_tokens"), self.ask.max_new_tokens]
         if context := self.session.max_context_tokens or self._rules.max_context_tokens:
             if self.prompt.length >= context:
+                self.session.truncated = True
                 raise too_long(self.prompt.length, context)
             limits.append(context - self.prompt.length)
         sampling["max_new_tokens"] = min(

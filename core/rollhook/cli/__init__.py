@@ -14,7 +14,7 @@ import click
 from rollhook.errors import RollhookError
 from rollhook.version import __version__
 
-COMMANDS = ("check", "run", "export", "show", "plugins", "serve", "sandbox")
+COMMANDS = ("check", "run", "verify", "export", "show", "plugins", "serve", "sandbox")
 
 
 class Failure(click.ClickException):

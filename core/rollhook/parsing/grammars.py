@@ -70,19 +70,24 @@ class Qwen3Coder(Tagged):
     def __init__(self) -> None:
         super().__init__("<tool_call>", "</tool_call>", unclosed("<parameter=", "</parameter>"))
         self.openers = ("<tool_call>", "<function=")
+        self._bare_end: int | None = None
 
     def end_of_call(self, text: str, opener: str, start: int, *, whole: bool) -> int | None:
         """As the outer tag closes, or the inner one where the outer is missing."""
         if opener == "<tool_call>":
             return super().end_of_call(text, opener, start, whole=whole)
-        bare = Tagged(opener, "</function>", self._inside_value)
-        end = bare.end_of_call(text, opener, start, whole=whole)
+        end = self._bare_end  # found before, when it was not yet certain whether the outer tag follows
+        if end is None:
+            bare = Tagged(opener, "</function>", self._inside_value)
+            end = bare.end_of_call(text, opener, start, whole=whole)
         if end is None:
             return None
         rest = text[end:].lstrip()
-        if rest.startswith(self._closer):
-            return len(text) - len(rest) + len(self._closer)
-        return end if whole or not self._closer.startswith(rest) else None
+        if not whole and rest != self._closer and self._closer.startswith(rest):
+            self._bare_end = end
+            return None
+        self._bare_end = None
+        return len(text) - len(rest) + len(self._closer) if rest.startswith(self._closer) else end
 
     def read(self, block: str, opener: str, schemas: ToolSchemas) -> list[WrittenCall]:
         """One call."""

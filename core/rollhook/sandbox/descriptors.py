@@ -39,10 +39,10 @@ class Descriptor:
             raise
 
     async def read(self) -> bytes:
-        """What comes next, at most 64 KiB; b"" at the end."""
+        """What comes next, at most 64 KiB; b"" at the end. Cancelled, it has taken nothing."""
+        await asyncio.sleep(0)  # a flood must not keep the loop from everybody else
         while (data := self.read_now()) is None:
             await readable(self.fileno())
-        await asyncio.sleep(0)  # a flood must not keep the loop from everybody else
         return data
 
     async def write(self, data: bytes) -> None:

@@ -43,9 +43,10 @@ class LocalProcess:
         fcntl.ioctl(self._terminal(), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def kill_foreground(self) -> None:
-        terminal = self._terminal()
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.killpg(os.tcgetpgrp(terminal), signal.SIGKILL)
+        group = os.tcgetpgrp(self._terminal())
+        if group > 1:  # 0 when the terminal has no foreground any more, and to killpg that is our own group
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(group, signal.SIGKILL)
 
     def release(self) -> None:
         """Close the descriptors."""

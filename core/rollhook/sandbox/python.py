@@ -19,6 +19,7 @@ from rollhook.errors import ConfigError
 
 HOME_INSIDE = "/opt/python"
 SITE_INSIDE = "/opt/site"
+_PACKAGES = ("lib*/python3*/site-packages", "local/lib*/python3*/*-packages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def find_interpreter(path: Path | None = None) -> Interpreter:
 
 
 def _site_packages(home: Path, inside: Path) -> tuple[str, ...]:
-    return tuple(str(inside / found.relative_to(home)) for found in home.glob("lib/python3*/site-packages"))
+    found = [path for pattern in _PACKAGES for path in home.glob(pattern)]
+    return tuple(str(inside / path.relative_to(home)) for path in found)
 
 
 def find_packages(names: Iterable[str]) -> dict[str, Path]:

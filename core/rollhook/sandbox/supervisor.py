@@ -91,7 +91,7 @@ class Supervisor:
                 self.tell({"op": "killed", "id": message["id"]})
             else:
                 self.start(message, fds)
-            for fd in fds:
+            for fd in set(fds):
                 os.close(fd)
 
     def start(self, message: dict[str, Any], fds: list[int]) -> None:
@@ -103,12 +103,12 @@ class Supervisor:
                 fds += [slave] * (3 - len(fds))
             pid = os.fork()
         except OSError as error:
+            if master >= 0:
+                os.close(master)
             self.tell({"op": "failed", "id": message["id"], "errno": error.errno})
             return
         if pid == 0:
             _become(message, fds, self.limits, self.alone)
-        if message["pty"]:
-            del fds[1:]  # three times the same one
         seconds = message["timeout_s"]
         deadline = float("inf") if seconds is None else time.monotonic() + seconds
         self.running[pid] = (message["id"], deadline)

@@ -48,6 +48,8 @@ class MathConfig(AnswerConfig):
 class MathVerifier:
     """1.0 when the answer equals one of the labels, else 0.0; also when telling takes too long.
 
+    A label that is no mathematics, as a word is, is compared as text.
+
     Parts: `answered`, whether there was an answer to compare; `timed_out`.
     """
 
@@ -56,7 +58,7 @@ class MathVerifier:
         self._workers = workers
 
     async def score(self, view: View) -> Score:
-        """Raises ValueError for a label that is no mathematics, or cannot be read in time."""
+        """Raises ValueError for a label that is missing, or cannot be read in time."""
         labels = [last_boxed(label) or label.strip().strip("$") for label in accepted(view.label)]
         found = self._find(view.response)
         if found is None:
@@ -90,16 +92,13 @@ class MathWorkers:
             self._free.put_nowait(_Worker())
 
     async def compare(self, labels: list[str], answer: str, *, boxed: bool) -> dict[str, Any]:
-        """{"right", "answered", "timed_out"}. Raises ValueError for a bad label."""
+        """{"right", "answered", "timed_out"}. Raises ValueError for labels that cannot be read in time."""
         question = {"labels": labels, "answer": answer, "boxed": boxed, "timeout_s": self.config.timeout_s}
         worker = await self._free.get()
         try:
-            verdict = await worker.ask(question, timeout_s=self.config.timeout_s + _GRACE_S)
+            return await worker.ask(question, timeout_s=self.config.timeout_s + _GRACE_S)
         finally:
             self._free.put_nowait(worker)
-        if "fault" in verdict:
-            raise ValueError(str(verdict["fault"]))
-        return verdict
 
     async def close(self) -> None:
         """End all processes. Nobody may be asking any more."""

@@ -13,7 +13,7 @@ from rollhook.verifiers.labels import AnswerConfig, accepted
 _BOXED = re.compile(r"\\boxed\{\s*(?:\\(?:text|textbf|mathrm|mathbf)\{)?\s*\(?([A-Z])\)?[\s.]*\}")
 _STATED = re.compile(
     r"(?i:\b(?:answer|option|choice)\b(?:\s+(?:is|would\s+be|should\s+be))?)(?i:\s+(?:option|choice))?"
-    r"\s*[:=]?\s*[*_\"'`$\[]{0,4}"
+    r"\s*[:=]?[\s*_\"'`$\[]{0,8}"
     r"(?:\(([A-Z])\)|([A-Z])(?=[*_\"'`$\]]{0,4}(?:[).,;:!]|\s*$|\s*\n))|([B-HJ-Z])(?=\s))"
 )
 _ALONE = re.compile(r"^[\s*_\"'`$(\[]*([A-Z])[\s*_\"'`$)\].:]*$")

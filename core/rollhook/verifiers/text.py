@@ -16,8 +16,13 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, English articles and extra space (as SQuAD's evaluation does)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower case, without punctuation, English articles and extra space (as SQuAD's evaluation does).
+
+    A text that is nothing else, such as the answer "A" or "-", keeps them: otherwise an empty one equals it.
+    """
+    lower = text.lower()
+    kept = _ARTICLES.sub(" ", lower.translate(_PUNCTUATION)).split()
+    return " ".join(kept or lower.split())
 
 
 def last_number(text: str) -> Decimal | None:

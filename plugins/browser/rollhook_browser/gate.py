@@ -8,7 +8,7 @@ workers fetch. One connection carries one request, so that no second one rides p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -22,15 +22,11 @@ _HOP_HEADERS = (b"connection:", b"keep-alive:", b"proxy-")
 
 
 class Gate:
-    """A proxy on loopback for `allowed` origins. told: called with each origin it refused.
+    """A proxy on loopback for `allowed` origins. Use as `async with`; leaving ends every connection."""
 
-    Use as `async with`; leaving ends every connection.
-    """
-
-    def __init__(self, allowed: frozenset[Origin], told: Callable[[str], None]) -> None:
+    def __init__(self, allowed: frozenset[Origin]) -> None:
         self.url = ""
         self._allowed = allowed
-        self._told = told
         self._server: asyncio.Server | None = None
         self._live: set[asyncio.Task[None]] = set()
 
@@ -69,7 +65,6 @@ class Gate:
         method, target, _ = line.decode("latin-1").split(" ")
         origin = self._origin(method, target)
         if origin is None:
-            self._told(target)
             writer.write(_REFUSAL)
             await writer.drain()
             return

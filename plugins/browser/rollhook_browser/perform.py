@@ -1,7 +1,7 @@
 """What each action does to a session.
 
-Invariant: an action touches only the element of an id that is good now, in the active tab; whatever goes wrong
-is an ActionError for the model, except the end of the browser.
+Invariant: an action touches only the element of an id that is good now, in the active tab; whatever goes
+wrong is an ActionError for the model, except the end of the browser.
 """
 
 from __future__ import annotations

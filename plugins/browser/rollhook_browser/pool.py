@@ -1,7 +1,7 @@
 """One real Chromium for a run, and a browser context for each rollout.
 
-Invariant: at most one browser lives in a pool. It starts when it is first needed, a new one after the last has
-died, and `close` ends it with its driver, however a start was interrupted. Nothing is downloaded.
+Invariant: at most one browser lives in a pool. It starts when it is first needed, a new one after the last
+has died, and `close` ends it with its driver, however a start was interrupted. Nothing is downloaded.
 """
 
 from __future__ import annotations

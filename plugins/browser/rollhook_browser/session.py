@@ -7,12 +7,11 @@ ActionError for the model; the end of the browser is BrowserEnded, which fails t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollhook_browser.actions import ActionError
 from rollhook_browser.config import BrowserConfig
@@ -22,11 +21,11 @@ from rollhook_browser.pool import Pool
 from rollhook_browser.tabs import Ids, Tab
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Dialog, Download, Page, Route
+    from playwright.async_api import BrowserContext, Dialog, Download, Page, Request, Route, WebSocket
 
 CLOSE_TIMEOUT_S = 10.0
 MAX_NOTES = 8
-_MAX_NOTE_CHARS = 200
+_MAX_SHOWN_CHARS = 200
 
 
 class BrowserEnded(RuntimeError):
@@ -56,6 +55,7 @@ class Session:
         self.tabs: list[Tab] = []
         self.active = 0
         self.blocked = 0
+        self._elsewhere = elsewhere(rules.allowed)
         self._pool = pool
         self._ids = Ids()
         self._notes: list[str] = []
@@ -108,21 +108,17 @@ class Session:
         await self._close_extra_tabs()
         if not self.tabs:
             await self.new_tab()
-        with self.faults("the page"):
-            lines = [await self._head()]
-            try:
-                rendered = await self.tab.read(budget, self.config.navigation_timeout_s)
-                lines.append(rendered.text or "(the page shows nothing)")
-            except ActionError:
-                raise
-            except Exception as error:
-                self.check_alive(error)
-                lines.append("(the page does not answer)")
+        head = self._head(await self._title())
+        try:
+            with self.faults("the page"):
+                tree = (await self.tab.read(budget, self.config.navigation_timeout_s)).text
+        except ActionError:
+            tree = "(the page does not answer)"
         notes, self._notes = self._notes, []
-        return "\n".join([*notes, *lines])
+        return "\n".join([*notes, head, tree or "(the page shows nothing)"])
 
-    @contextlib.contextmanager
-    def faults(self, what: str) -> Any:
+    @contextmanager
+    def faults(self, what: str) -> Iterator[None]:
         """Turn Playwright's errors into ActionError, or into BrowserEnded when nothing is left to act on."""
         from playwright.async_api import Error
 
@@ -142,7 +138,7 @@ class Session:
 
     def note(self, text: str) -> None:
         """Something the next observation says."""
-        text = text if len(text) <= _MAX_NOTE_CHARS else text[: _MAX_NOTE_CHARS - 1] + "…"
+        text = _cut(text)
         if text not in self._notes and len(self._notes) < MAX_NOTES:
             self._notes.append(text)
 
@@ -152,12 +148,12 @@ class Session:
 
         await asyncio.sleep(self.rules.settle_ms / 1000)
         if self.tabs:
-            with contextlib.suppress(Error):  # a page that loads for ever is looked at as it is
+            with suppress(Error):  # a page that loads for ever is looked at as it is
                 timeout = self.config.navigation_timeout_s * 1000
                 await self.page.wait_for_load_state("load", timeout=timeout)
 
     async def _open(self) -> None:
-        gate = await self._stack.enter_async_context(Gate(self.rules.allowed, self._refused))
+        gate = await self._stack.enter_async_context(Gate(self.rules.allowed))
         size = {"width": self.config.viewport_width, "height": self.config.viewport_height}
         proxy = {"server": gate.url, "bypass": "<-loopback>"}
         made = self._pool.context(viewport=size, proxy=proxy)
@@ -168,7 +164,8 @@ class Session:
         if self.rules.frozen_clock:
             await context.clock.install(time=0)
             await context.clock.pause_at(1)
-        await context.route(elsewhere(self.rules.allowed), self._abort)
+        await context.route(self._elsewhere, self._abort)
+        context.on("request", self._requested)
         context.on("page", self._opened)
         context.on("dialog", self._dialog)
         await context.new_page()
@@ -176,19 +173,21 @@ class Session:
     async def _abort(self, route: Route) -> None:
         from playwright.async_api import Error
 
-        self._refused(route.request.url)
-        with contextlib.suppress(Error):  # the page is gone, and its request with it
+        with suppress(Error):  # the page is gone, and its request with it
             await route.abort("blockedbyclient")
 
-    def _refused(self, target: str) -> None:
-        self.blocked += 1
-        self.note(f"Blocked: {target!r} is not allowed here.")
+    def _requested(self, request: Request | WebSocket) -> None:
+        """Tell of what is refused, by the route or, behind a redirect and for a WebSocket, by the gate."""
+        if self._elsewhere.match(re.sub("^ws", "http", request.url)):
+            self.blocked += 1
+            self.note(f"Blocked: {request.url!r} is not allowed here.")
 
     def _opened(self, page: Page) -> None:
         self.tabs.append(Tab(page, self._ids))
         self.active = len(self.tabs) - 1
         page.on("close", self._closed)
         page.on("download", self._download)
+        page.on("websocket", self._requested)
 
     def _closed(self, page: Page) -> None:
         at = next((place for place, tab in enumerate(self.tabs) if tab.page == page), None)
@@ -202,7 +201,7 @@ class Session:
     async def _dialog(self, dialog: Dialog) -> None:
         from playwright.async_api import Error
 
-        with contextlib.suppress(Error):  # the page is gone, and its dialog with it
+        with suppress(Error):  # the page is gone, and its dialog with it
             if dialog.type == "beforeunload":
                 await dialog.accept()
                 return
@@ -218,20 +217,24 @@ class Session:
             if extra in self.tabs:
                 self._closed(extra.page)
 
-    async def _head(self) -> str:
-        shown = []
-        for place, tab in enumerate(self.tabs):
-            mark = " (this one)" if place == self.active and len(self.tabs) > 1 else ""
-            title = "" if tab is not self.tab else await self._title()
-            name = f"Tab {place}" if len(self.tabs) > 1 else "Page"
-            shown.append(f"{name}{mark}: {title}{_short_url(tab.page.url)}")
-        return "\n".join(shown)
+    def _head(self, title: str) -> str:
+        """What is open. title: the active page's."""
+        if len(self.tabs) == 1:
+            return f"Page: {title}{_cut(self.page.url)}"
+        return "\n".join(
+            f"Tab {place} (this one): {title}{_cut(tab.page.url)}"
+            if place == self.active
+            else f"Tab {place}: {_cut(tab.page.url)}"
+            for place, tab in enumerate(self.tabs)
+        )
 
     async def _title(self) -> str:
+        from playwright.async_api import Error
+
         try:
             async with asyncio.timeout(self.config.action_timeout_s):
                 title = " ".join((await self.page.title()).split())
-        except TimeoutError:
+        except (Error, TimeoutError):  # it is loading or hanging; reading its tree will tell
             return ""
         return f"{title[:80]!r} " if title else ""
 
@@ -243,13 +246,13 @@ async def _closing(context: BrowserContext) -> AsyncIterator[BrowserContext]:
     try:
         yield context
     finally:
-        with contextlib.suppress(Error, TimeoutError):  # of a browser that has ended
+        with suppress(Error, TimeoutError):  # of a browser that has ended
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await context.close()
 
 
-def _short_url(url: str) -> str:
-    return url if len(url) <= 200 else url[:199] + "…"
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"
 
 
 def _sentence(error: Exception) -> str:

@@ -30,7 +30,7 @@ class Site:
                 self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
                 await self._runner.setup()
                 await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-                self._url = "http://127.0.0.1:{}".format(self._runner.addresses[0][1])
+                self._url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
             return self._url
 
     async def close(self) -> None:

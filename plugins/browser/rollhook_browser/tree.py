@@ -1,9 +1,11 @@
 """The page's accessibility tree, as the model reads it: one line an element, cut to a budget.
 
 Invariant: what is rendered never exceeds its budget, and page text cannot make a line of its own: names,
-texts and values are quoted. How it is cut: lines are taken in the order of their distance from the viewport;
-at one distance what can be acted on comes first, then the order of the page; a line brings the lines it stands
-under. What does not fit is counted in a last line.
+texts and values are quoted, each cut at 200 characters.
+
+How it is cut: structure that says nothing is folded away. Of the rest, lines are taken in the order of their
+distance from the viewport; at one distance what can be acted on comes first, then the order of the page. A
+line brings the lines it stands under, or stays away with them. A last line counts what did not fit.
 
 The tree comes from Playwright's ARIA snapshot in its mode for models, with boxes: YAML whose keys are
 `role "name" [attribute]...`, whose `ref` names an element, and whose frames are inlined.
@@ -144,7 +146,7 @@ def _said(node: Node, number: Callable[[str], int]) -> str:
 def _quote(text: str) -> str:
     if len(text) > MAX_TEXT_CHARS:
         text = text[: MAX_TEXT_CHARS - 1] + "…"
-    return json.dumps(text, ensure_ascii=False).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return json.dumps(text, ensure_ascii=False).translate(_LINE_ENDS)
 
 
 def _read_children(items: Any, parent: Node, frame_top: float) -> None:
@@ -192,6 +194,7 @@ def _read_node(key: str, parent: Node, frame_top: float) -> Node:
 
 _KEY = re.compile(r'(?P<role>[\w-]+)(?: (?P<name>"(?:[^"\\]|\\.)*"))?(?P<attributes>(?: \[[^\]]*\])*)', re.S)
 _ATTRIBUTE = re.compile(r"\[([\w-]+)(?:=([^\]]*))?\]")
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}  # JSON escapes the others
 _STRUCTURE = frozenset({"generic", "text", "group", "none", "presentation"})
 _VALUED = frozenset({"textbox", "searchbox", "combobox", "spinbutton", "slider"})
 _ACTIONABLE = frozenset(

@@ -101,6 +101,10 @@ async def test_information_is_masked_and_what_was_sampled_trains(
     assert sample.loss_mask == [1] * len(first) + [0] * len(seen) + [1] * len(second)
     assert sample.rollout_log_probs == [*log_probs[0], *[0.0] * len(seen), *log_probs[1]]
     assert engine.requests[1].input_ids == [*prompt, *first, *seen]
+    assert sample.metadata["rollhook_result"]["spans"] == [
+        {"start": 0, "length": len(prompt), "kind": "prompt"},
+        {"start": len(prompt) + len(first), "length": len(seen), "kind": "text"},
+    ]
     assert (sample.status, sample.reward) == (Status.COMPLETED, 1.0)
 
 
@@ -305,6 +309,11 @@ async def test_one_row_takes_the_format_score_and_others_share_the_index(
         ("retries", 0),
         ("timeout_s", 1.0),
         ("on_outage", "observe"),
+        ("ranking", "dense"),
+        ("embedder", "/"),
+        ("device", "cuda"),
+        ("max_batch", 1),
+        ("kept_queries", 0),
     ],
 )
 async def test_a_row_may_not_say_where_passages_come_from(
@@ -373,7 +382,8 @@ async def test_the_turns_of_several_agents_are_counted_apart(corpus: Path, smoll
     assert [sample.reward for sample in samples] == [1.0, 1.0]
 
 
-def test_loading_the_plugin_does_not_load_the_index_library() -> None:
-    program = "import sys, rollhook_search_r1.hooks; sys.exit('tantivy' in sys.modules)"
+def test_loading_the_plugin_does_not_load_the_libraries_of_indexes() -> None:
+    heavy = "{'tantivy', 'torch', 'sentence_transformers'}"
+    program = f"import sys, rollhook_search_r1.hooks; sys.exit(bool({heavy} & set(sys.modules)))"
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

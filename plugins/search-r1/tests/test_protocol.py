@@ -85,3 +85,4 @@ def test_no_passage_brings_a_tag_into_the_conversation(title: str, text: str) ->
 def test_a_passage_is_read_from_the_form_of_corpora_and_services() -> None:
     assert Passage.of("Lima\nLine one.\nLine two.") == Passage("Lima", "Line one.\nLine two.")
     assert Passage.of("only a title") == Passage("only a title", "")
+    assert Passage("Lima", "Line one.").contents == "Lima\nLine one."

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rollhook_search_r1.protocol import Passage
+from rollhook_search_r1.protocol import Hit, Passage
 from rollhook_search_r1.retrieval import RetrievalOutage, RetrieveService
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -57,31 +57,53 @@ def documents(*contents: str) -> dict[str, Any]:
 async def test_the_request_and_the_answer_have_the_retrieval_servers_form() -> None:
     handler, asked = answering(documents("Lima\nThe capital.", "Peru\nA country."))
     async with service(handler) as search:
-        found = await search.search("capital of Peru", 2)
+        found = await search.search(["capital of Peru"], 2)
 
     assert asked == [{"queries": ["capital of Peru"], "topk": 2, "return_scores": True}]
-    assert found == [Passage("Lima", "The capital."), Passage("Peru", "A country.")]
+    assert found == [[Hit(Passage("Lima", "The capital."), 1.0), Hit(Passage("Peru", "A country."), 1.0)]]
 
 
 async def test_documents_without_scores_and_with_titles_are_read_too() -> None:
     handler, _ = answering(
-        {"result": [[{"contents": "Lima\nThe capital."}, {"title": "Peru", "text": "Land"}]]}
+        {"result": [[{"contents": "Lima\nThe capital."}, {"id": 7, "title": "Peru", "text": "Land"}]]}
     )
     async with service(handler) as search:
-        assert await search.search("q", 5) == [Passage("Lima", "The capital."), Passage("Peru", "Land")]
+        [found] = await search.search(["q"], 5)
+
+    assert found == [Hit(Passage("Lima", "The capital.")), Hit(Passage("Peru", "Land", "7"))]
 
 
 async def test_more_documents_than_asked_for_are_cut() -> None:
     handler, _ = answering(documents("a", "b", "c"))
     async with service(handler) as search:
-        assert await search.search("q", 2) == [Passage("a", ""), Passage("b", "")]
+        [found] = await search.search(["q"], 2)
+
+    assert [hit.passage.title for hit in found] == ["a", "b"]
+
+
+async def test_several_queries_are_one_request() -> None:
+    both = [documents(name)["result"][0] for name in ("Lima", "Peru")]
+    handler, asked = answering({"result": both})
+    async with service(handler) as search:
+        found = await search.search(["a", "b"], 3)
+
+    assert [request["queries"] for request in asked] == [["a", "b"]]
+    assert [[hit.passage.title for hit in hits] for hits in found] == [["Lima"], ["Peru"]]
+
+
+async def test_a_shared_request_is_tried_once() -> None:
+    handler, asked = answering(503)
+    async with service(handler, retries=5) as search:
+        with pytest.raises(RetrievalOutage, match="no answer in 1 requests"):
+            await search.search(["a", "b"], 3)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("status", [429, 500, 502])
 async def test_a_busy_service_is_asked_again(status: int) -> None:
     handler, asked = answering(status, documents("Lima"))
     async with service(handler) as search:
-        assert await search.search("q", 1) == [Passage("Lima", "")]
+        assert await search.search(["q"], 1) == [[Hit(Passage("Lima", ""), 1.0)]]
     assert len(asked) == 2
 
 
@@ -91,7 +113,7 @@ async def test_a_service_that_stays_down_is_an_outage() -> None:
         with pytest.raises(
             RetrievalOutage, match=r"/retrieve: no answer in 2 requests; the last: .*status 503"
         ):
-            await search.search("q", 1)
+            await search.search(["q"], 1)
     assert len(asked) == 2
 
 
@@ -102,7 +124,7 @@ async def test_a_silent_service_is_an_outage_within_its_time() -> None:
 
     async with service(silent, timeout_s=0.05, retries=0) as search:
         with pytest.raises(RetrievalOutage, match=r"no answer in 1 requests; the last: .*Timeout"):
-            await search.search("q", 1)
+            await search.search(["q"], 1)
 
 
 async def test_nobody_listening_is_an_outage() -> None:
@@ -111,7 +133,7 @@ async def test_nobody_listening_is_an_outage() -> None:
         url = search.url
     async with aiohttp.ClientSession() as http:
         with pytest.raises(RetrievalOutage, match="no answer in 1 requests"):
-            await RetrieveService(http, url, 1.0, 0).search("q", 1)
+            await RetrieveService(http, url, 1.0, 0).search(["q"], 1)
 
 
 @pytest.mark.parametrize(
@@ -130,5 +152,5 @@ async def test_a_wrong_answer_is_told_at_once_and_not_asked_for_again(answer: An
     handler, asked = answering(answer)
     async with service(handler) as search:
         with pytest.raises(ValueError, match=why):
-            await search.search("q", 1)
+            await search.search(["q"], 1)
     assert len(asked) == 1

@@ -23,7 +23,8 @@ REST_S = 0.15
 INTERRUPT_S = 1.0
 KILL_S = 2.0
 START_S = 30.0
-FLOOD_BYTES = 4 << 20
+FLOOD_BYTES = 1 << 20
+KEPT_BYTES = 400_000
 SCREEN_BYTES = 1 << 16
 FEED_BYTES = 2048
 COMMAND_FILE = "/tmp/.command"
@@ -38,6 +39,8 @@ KEYS = {
 
 _CONTROL = re.compile(r"C-([a-z@\[\]\\^_])")
 _ESCAPES = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[()][A-Z0-9]|[@-Z\\^_=>78])")
+
+_UNSHOWN = dict.fromkeys(code for code in range(32) if chr(code) not in "\n\t")
 
 
 class Busy(Exception):
@@ -109,9 +112,15 @@ class Shell:
         await self._drain(await self._ready())
         fresh, self._unseen = self._unseen, b""
         for at in range(0, len(fresh), FEED_BYTES):
-            self._stream.feed(fresh[at : at + FEED_BYTES])
+            self._draw(fresh[at : at + FEED_BYTES])
             await asyncio.sleep(0)  # the emulator takes a millisecond for a kilobyte
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
+
+    def _draw(self, data: bytes) -> None:
+        try:
+            self._stream.feed(data)
+        except Exception:  # noqa: BLE001  the emulator raises whatever it does on sequences it does not expect
+            self._stream = pyte.ByteStream(self._screen)
 
     async def _ready(self) -> Process:
         if self._process is not None:
@@ -130,7 +139,7 @@ class Shell:
         marker = f"\\033]777;{self._number};"
         lines = [
             f"rm -f {RC_FILE}",
-            "PS1='\\w \\$ '",
+            "PS1='$PWD \\$ '",
             f"PS0='{marker}begin\\007'",
             f'PROMPT_COMMAND=\'printf "{marker}%s\\007" "$?"\'',
             "HISTCONTROL=ignorespace",
@@ -189,6 +198,8 @@ class Shell:
         parts = self._marker.split(bytes(self._said))
         begun = parts.index(b"begin") if b"begin" in parts[1::2] else None
         own = parts[begun + 1] if begun is not None else b""
+        if len(own) > KEPT_BYTES:
+            own = own[: KEPT_BYTES // 2] + b"\n...\n" + own[-KEPT_BYTES // 2 :]
         return plain(own.decode(errors="replace"))
 
 
@@ -196,7 +207,7 @@ def plain(text: str) -> str:
     """Terminal output as lines: no colours, and of a line that was written over, what stayed."""
     lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
     shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
-    return "".join(c for c in "\n".join(shown) if c >= " " or c in "\n\t").strip("\n")
+    return "\n".join(shown).translate(_UNSHOWN).strip("\n")
 
 
 def key_code(key: str) -> str:

@@ -112,7 +112,7 @@ async def test_honest_work_among_clutter_still_earns_one(make_session: MakeSessi
 async def test_the_agent_sees_neither_tests_nor_solution_nor_history(make_session: MakeSession) -> None:
     session = await make_session("mend-median")
     found = await session.run(
-        "find / -name 'judge.py' -o -name 'solve.sh' -o -name '.git' 2> /dev/null; ls /tests", 30
+        "find / -xdev \\( -name judge.py -o -name solve.sh -o -name .git \\) 2> /dev/null; ls /tests", 30
     )
 
     assert "judge.py" not in found.output
@@ -167,10 +167,7 @@ def changed(tmp_path: Path, test_sh: str, toml: str = "") -> Path:
         ("echo -1 > /logs/verifier/reward.txt", -1.0),
         ("[ $MODE = strict ] && echo 1 > /logs/verifier/reward.txt", 1.0),
         ("(while :; do sleep 1; done) & echo 1 > /logs/verifier/reward.txt", 1.0),
-        (
-            "cmp /tests/test.sh $0 && pwd > /tmp/p; [ $(cat /tmp/p) = /app ] && echo 1 > /logs/verifier/reward.txt",
-            1.0,
-        ),
+        ("pwd > /tmp/p; [ $(cat /tmp/p) = /app ] && echo 1 > /logs/verifier/reward.txt", 1.0),
     ],
 )
 async def test_the_reward_is_what_the_tests_write(

@@ -119,6 +119,14 @@ async def test_the_screen_shows_what_a_person_would_see(shell: Shell) -> None:
     assert screen.splitlines()[2][4:8] == "here"
 
 
+async def test_no_bytes_whatever_break_the_screen(shell: Shell) -> None:
+    hostile = r"\033[?1;2c\033[>c\033[99999999@\033[?5S\033[38;5m\033[1;1;1H\033]0;x\033P\033[?25;l\033[;;;m"
+    await shell.run(f"printf '{hostile}'; head -c 20000 /dev/urandom", 20)
+    await shell.screen()
+
+    assert await shell.run("reset; echo on", 20) == Ran("on", 0)
+
+
 @pytest.mark.parametrize(
     ("key", "sent"),
     [("Enter", "\r"), ("C-c", "\x03"), ("C-[", "\x1b"), ("Up", "\x1b[A"), ("C-", "C-"), ("é", "é")],
