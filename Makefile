@@ -12,20 +12,19 @@ VENV ?= .venv
 OUT ?= out
 
 BIN := $(VENV)/bin
-PLUGINS := calculator debate search-r1
-PLUGIN_DIRS := $(addprefix plugins/,$(PLUGINS))
+PLUGIN_DIRS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 READY := $(VENV)/.ready
 TOKENIZERS := smollm2 qwen3 deepseek_v3 gemma3 gptoss llama3_1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run test lint format bench docs setup test-sglang test-plugins-alone clean
+.PHONY: run test lint format bench setup test-sglang test-cli test-plugins-alone clean
 
 run: setup
 	$(BIN)/python examples/multi_agent/run.py --out $(OUT)/multi_agent
 
 test: setup
-	-$(BIN)/python -m rollhook.testing.tokenizers $(TOKENIZERS)
+	$(if $(CI),,-)$(BIN)/python -m rollhook.testing.tokenizers $(TOKENIZERS)
 	$(BIN)/python -m pytest
 
 lint: setup

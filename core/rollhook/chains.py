@@ -6,7 +6,7 @@ hold every turn. No recursion: a conversation may have any number of turns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from rollhook.turns import TurnId, TurnNode
@@ -16,7 +16,7 @@ from rollhook.turns import TurnId, TurnNode
 class Chain:
     """One chain to give out. nodes: root to leaf. trains: the turns that train in it.
 
-    abandoned: the conversation under this root went on elsewhere.
+    abandoned: the conversation went on elsewhere.
     """
 
     kind: str
@@ -26,18 +26,22 @@ class Chain:
 
 
 def plan_chains(
-    turns: Sequence[TurnNode], duplicates: Set[TurnId], role: str, *, train_abandoned: bool
+    turns: Sequence[TurnNode],
+    duplicates: Set[TurnId],
+    kinds: Mapping[TurnId, str],
+    *,
+    train_abandoned: bool,
 ) -> list[Chain]:
     """One chain per leaf, in the order the leaves came.
 
     turns: all of a ledger's, parents before children. duplicates: turns that do not train, nor what follows
-    them. Turns that several chains share train in the one the conversation went on with.
+    them. kinds: of the chains of each root. Turns that several chains share train in the one the conversation
+    went on with.
     """
     kept = _without(turns, duplicates)
     leaves = [turn for turn in kept if not any(child in kept for child in turns[turn].children)]
     roots = _roots(turns)
-    live = set({roots[turn]: turn for turn in kept}.values())  # the newest turn under each root
-    kinds = _kinds(turns, role)
+    live = set({roots[turn]: turn for turn in kept}.values())  # the newest turn of each conversation
     owed = set(kept)
     chains: dict[TurnId, Chain] = {}
     for leaf in sorted(leaves, key=lambda turn: turn not in live):
@@ -61,10 +65,11 @@ def _without(turns: Sequence[TurnNode], duplicates: Set[TurnId]) -> dict[TurnId,
 
 
 def _roots(turns: Sequence[TurnNode]) -> list[TurnId]:
-    """The root of each turn."""
+    """The root of each turn. Roots that answer one request, or edit its answer, count as the first of them."""
     roots: list[TurnId] = []
     for node in turns:
-        roots.append(node.id if node.parent is None else roots[node.parent])
+        before = node.parent if node.parent is not None else node.beside
+        roots.append(node.id if before is None else roots[before])
     return roots
 
 
@@ -74,40 +79,3 @@ def _path(turns: Sequence[TurnNode], leaf: TurnId) -> list[TurnNode]:
         nodes.append(turns[parent])
     nodes.reverse()
     return nodes
-
-
-def _kinds(turns: Sequence[TurnNode], role: str) -> dict[TurnId, str]:
-    """What the chains of each root are, by who opened what when.
-
-    A conversation with another system prompt or tool set, or one that ended while an older one went on, is a
-    subagent's. The rest replaced one another: all but the last are wipes, the last is final.
-    """
-    conversation = _conversations(turns)
-    first: dict[TurnId, TurnId] = {}
-    last: dict[TurnId, TurnId] = {}
-    for node in turns:
-        first.setdefault(conversation[node.id], node.id)
-        last[conversation[node.id]] = node.id
-    kinds: dict[TurnId, str] = {}
-    lineage: list[TurnId] = []
-    lineage_end = -1
-    for root in first:
-        if turns[root].conversation == turns[0].conversation and lineage_end < root:
-            lineage.append(root)
-            lineage_end = last[root]
-        else:
-            kinds[root] = "subagent"
-    for root in lineage[:-1]:
-        kinds[root] = "wipe"
-    for root in lineage[-1:]:
-        kinds[root] = "final" if len(lineage) > 1 else role
-    return {node.id: kinds[conversation[node.id]] for node in turns if node.parent is None}
-
-
-def _conversations(turns: Sequence[TurnNode]) -> list[TurnId]:
-    """The first turn of each turn's conversation; a rewritten history stays the same conversation."""
-    found: list[TurnId] = []
-    for node in turns:
-        before = node.parent if node.parent is not None else node.base
-        found.append(node.id if before is None else found[before])
-    return found

@@ -77,8 +77,8 @@ class RunConfig(BaseModel):
         variables of the template. check_rendering: whether each delta is proved against the template.
         sampling: parameters of every request (temperature, top_p, top_k, min_p, stop, stop_token_ids).
     How:
-        concurrency: rollouts at once. request_timeout_s: one call of the engine with all its attempts. retries: of a request that
-        got no byte back. verifier_timeout_s: one call of a verifier.
+        concurrency: rollouts at once. request_timeout_s: one call of the engine with all its attempts.
+        retries: of a request that got no byte back. verifier_timeout_s: one call of a verifier.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -307,7 +307,7 @@ class SGLangClient:
     def _backoff(self, attempt: int, wait_s: float | None) -> float:
         """Seconds to wait after failed attempt number `attempt` (from 0)."""
         if wait_s is not None:
-            return wait_s
+            return min(wait_s, MAX_BACKOFF_S)
         return min(self.backoff_s * 2.0**attempt, MAX_BACKOFF_S) * self._random.uniform(0.5, 1.0)
 
     async def _abort_call(self, call: _Call) -> None:

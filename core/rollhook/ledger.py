@@ -15,12 +15,14 @@ from typing import Any, Protocol
 
 from rollhook.chains import Chain, plan_chains
 from rollhook.errors import EngineProtocolError
+from rollhook.kinds import kinds_of
 from rollhook.proof import History
 from rollhook.protocols import FinishReason, Message
-from rollhook.recognition import Answers, Normalizer
+from rollhook.recognition import Answers, Normalizer, Reached
 from rollhook.render import Renderer
 from rollhook.segments import Segment, make_segment
 from rollhook.turns import TokenTree, TurnId, TurnNode
+from rollhook.wellformed import check_messages, check_tools
 
 __all__ = ["Ledger", "Prompt", "Sampled", "Segment", "TurnId"]
 
@@ -55,7 +57,9 @@ class Prompt:
 
     parent: the turn whose tokens come first, None at a root. delta: the ids put behind them.
     length: of the whole prompt, in tokens. starts_in_reasoning: the prompt has opened a `<think>`.
-    base, inputs, conversation, inserted, fork, said, rendered: as in `rollhook.turns.TurnNode`.
+    kept: what in it stands against the template's writing, as in `Ledger.kept`.
+    base, inputs, conversation, inserted, asked_at, beside, fork, said, rendered: as in
+        `rollhook.turns.TurnNode`.
     """
 
     ledger: Ledger
@@ -67,6 +71,9 @@ class Prompt:
     inputs: bytes
     conversation: bytes
     inserted: str
+    asked_at: int
+    kept: Sequence[str] = ()
+    beside: TurnId | None = None
     fork: str | None = None
     said: Sequence[Message] = ()
     rendered: tuple[int, bytes] | None = None
@@ -100,10 +107,14 @@ class Ledger:
         self.trained = trained
         self.train_abandoned = train_abandoned
         self.kept: Counter[str] = Counter()
-        """What stands as sampled although the template writes it otherwise: "history" and "end of turn"."""
+        """In how many turns' prompts something stands as sampled although the template writes it otherwise.
+
+        "history": earlier turns. "end of turn": the end of the turn before.
+        """
         self._tree = TokenTree()
         self._turns: list[TurnNode] = []
         self._roots: list[TurnId] = []
+        self._opened: dict[bytes, TurnId] = {}
         self._answers = Answers(normalizers)
         self._tools: dict[bytes, Sequence[Mapping[str, Any]]] = {}
 
@@ -141,15 +152,17 @@ class Ledger:
         after: the turn that `messages` follow, for a caller that keeps track; tools then stay those the
         conversation opened with. None: `messages` is a whole history, of which everything up to the deepest
         sampled turn it reaches is recognised and only the rest is rendered.
-        Raises RenderError when the chat template cannot express the messages.
+        Raises RenderError when a message is malformed, or the chat template cannot express them.
         """
+        check_messages(messages)
+        check_tools(tools)
         if after is not None:
             return self._continue(after, messages, self._answers.inputs(messages))
         conversation = self._answers.conversation(messages, tools)
         reached = self._answers.reach(messages, conversation)
         if reached.turn is None:
-            return self._open(messages, tools, conversation, reached.inputs)
-        fork = "edited turn" if reached.edited else None
+            return self._open(messages, tools, conversation, reached)
+        fork = None if reached.edited is None else "edited turn"
         return self._continue(reached.turn, messages[reached.new_at :], reached.inputs, fork)
 
     def continue_turn(self, turn: TurnId, text: str) -> Prompt:
@@ -166,6 +179,7 @@ class Ledger:
             inputs=node.inputs,
             conversation=node.conversation,
             inserted="text",
+            asked_at=len(self._turns),
             said=node.said[:-1],
             rendered=node.rendered,
         )
@@ -187,6 +201,7 @@ class Ledger:
                 return turn
         turn = TurnId(len(self._turns))
         fork = "retry" if answered else self._fork_reason(prompt)
+        beside = answered[0] if answered and prompt.parent is None else prompt.beside
         parent = None if prompt.parent is None else self._turns[prompt.parent]
         strand, start, log_probs_at = self._tree.append(parent, prompt.delta, ids, log_probs)
         sampled_at = start + len(prompt.delta)
@@ -209,13 +224,20 @@ class Ledger:
             weight_versions=tuple(completion.weight_versions),
             cached_tokens=completion.cached_tokens,
             prompt_tokens=completion.prompt_tokens,
+            asked_at=prompt.asked_at,
+            beside=beside,
             fork=fork,
             said=[*prompt.said, message] if prompt.rendered else (),
             rendered=prompt.rendered,
             meta={key: completion.meta_info[key] for key in KEPT_META if key in completion.meta_info},
         )
         self._turns.append(node)
-        (self._roots if parent is None else parent.children).append(turn)
+        self.kept.update(prompt.kept)
+        if parent is None:
+            self._roots.append(turn)
+            self._opened.setdefault(prompt.conversation, turn)
+        else:
+            parent.children.append(turn)
         self._answers.add(turn, prompt.base, prompt.inputs, message)
         return turn
 
@@ -232,13 +254,18 @@ class Ledger:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
         conversation: bytes,
-        inputs: bytes,
+        reached: Reached,
     ) -> Prompt:
-        if (earlier := self._answers.first(None, inputs)) is not None:
+        if (earlier := self._answers.first(None, reached.inputs)) is not None:
             return self._asked_again(self._turns[earlier])
         self._tools[conversation] = tools
         text = self.renderer.opening_text(messages, tools)
-        return self._root_prompt(text, base=None, inputs=inputs, conversation=conversation, said=messages)
+        prompt = self._root_prompt(
+            text, base=None, inputs=reached.inputs, conversation=conversation, said=messages
+        )
+        if reached.edited is None:
+            return prompt
+        return replace(prompt, beside=reached.edited, fork="edited turn")
 
     def _root_prompt(
         self, text: str, *, base: TurnId | None, inputs: bytes, conversation: bytes, said: Sequence[Message]
@@ -255,6 +282,7 @@ class Ledger:
             inputs=inputs,
             conversation=conversation,
             inserted="prompt",
+            asked_at=len(self._turns),
             fork=None if base is None else "the template rewrote the history",
             said=list(said) if keeps_text else (),
             rendered=(len(text), _digest(text)) if keeps_text else None,
@@ -279,8 +307,9 @@ class Ledger:
         after = self.renderer.after(
             node.stub, messages, ended_by_eot=node.end_id is not None, end_id=node.end_id
         )
-        self.kept["end of turn"] += after.other_end
-        self.kept["history"] += after.history is History.REWRITTEN and rendered is None
+        kept = ["end of turn"] if after.other_end else []
+        if after.history is History.REWRITTEN and rendered is None:
+            kept.append("history")
         delta = array("i", after.ids)
         return Prompt(
             ledger=self,
@@ -292,6 +321,8 @@ class Ledger:
             inputs=inputs,
             conversation=node.conversation,
             inserted="messages",
+            asked_at=len(self._turns),
+            kept=kept,
             fork=fork,
             said=messages if rendered else (),
             rendered=rendered,
@@ -310,6 +341,7 @@ class Ledger:
             inputs=node.inputs,
             conversation=node.conversation,
             inserted=node.inserted,
+            asked_at=len(self._turns),
             said=node.said[:-1],
             rendered=node.rendered,
         )
@@ -343,16 +375,22 @@ class Ledger:
     def _fork_reason(self, prompt: Prompt) -> str | None:
         if prompt.fork is not None:
             return prompt.fork
-        if prompt.parent is not None:
-            return "rewind" if self._turns[prompt.parent].children else None
-        if not self._roots:
-            return None
-        if prompt.conversation == self._turns[self._roots[0]].conversation:
-            return "history replaced"
-        return "other system prompt or tools"
+        if prompt.parent is None:
+            earlier = self._opened.get(prompt.conversation)
+            if earlier is None:
+                return "other system prompt or tools" if self._roots else None
+        else:
+            earlier = next(iter(self._turns[prompt.parent].children), None)
+            if earlier is None:
+                return None
+        if earlier >= prompt.asked_at:
+            return "asked at the same time"
+        return "history replaced" if prompt.parent is None else "rewind"
 
     def _chains(self) -> list[Chain]:
-        return plan_chains(self._turns, self._duplicates(), self.role, train_abandoned=self.train_abandoned)
+        with_tools = {conversation for conversation, tools in self._tools.items() if tools}
+        kinds = kinds_of(self._turns, with_tools, self.role)
+        return plan_chains(self._turns, self._duplicates(), kinds, train_abandoned=self.train_abandoned)
 
     def _duplicates(self) -> set[TurnId]:
         """Of several answers to one request, all but those that were continued, or else the last."""

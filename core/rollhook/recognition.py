@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice, takewhile
 from typing import Any
 
 from rollhook.matching import TurnIdentity, conversation_key, message_key, turn_identity
@@ -99,13 +98,18 @@ def _echoed(
 ) -> tuple[TurnId | None, int]:
     """The answer that the message at `at` echoes, and how many messages it was split into.
 
-    A split turn is the whole row of assistant messages; rows are joined only at their first message, which
-    keeps the work linear.
+    A split turn is the whole row of assistant messages, and says all they say: ids in one of them would not
+    speak for the others. Rows are joined only at their first message, which keeps the work linear.
     """
     if at == 0 or not _is_assistants(messages[at - 1]):
-        row = list(takewhile(_is_assistants, islice(messages, at, None)))
-        if len(row) > 1 and (turn := _recognised(answers, turn_identity(*row))) is not None:
-            return turn, len(row)
+        end = at + 1
+        while end < len(messages) and _is_assistants(messages[end]):
+            end += 1
+        if end > at + 1:
+            whole = turn_identity(*messages[at:end]).content
+            for turn, identity in reversed(answers):
+                if identity.content == whole:
+                    return turn, end - at
     return _recognised(answers, turn_identity(messages[at])), 1
 
 

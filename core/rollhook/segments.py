@@ -18,12 +18,13 @@ from rollhook.turns import TokenTree
 class Segment:
     """One chain of turns, ready to become a Sample.
 
-    kind: the ledger's role, or "subagent", "wipe" (replaced by a summary), "final" (what went on from it).
+    kind: the ledger's role, or "subagent", "wipe" (replaced by a summary), "final" (what went on from it), as
+        `rollhook.kinds` tells them apart.
     tokens: [P + R] ids. prompt_length: P >= 1, the tokens before the first sampled one.
     loss_mask: [R], 1 where a sampled token trains here. log_probs: [R], 0.0 where the mask is 0.
     finish_reason: the last turn's. turns: how many the chain has. turn_ids: their numbers in the ledger.
     forks: [{"turn": position in the chain, "reason": why it left the chain before it}].
-    abandoned: the conversation went on elsewhere. cached_tokens, prompt_tokens: summed over turns.
+    abandoned: the conversation went on elsewhere, after a rewind, an edit or a second answer. cached_tokens, prompt_tokens: summed over turns.
     spans: [(start, length, kind)], in `tokens`, of what was not sampled: "prompt", "messages" or "text".
     meta: each turn's engine facts that training may need, in order.
     """

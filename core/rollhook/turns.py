@@ -23,6 +23,8 @@ class TurnNode:
     stub: the turn as a chat message without its body, enough to render what follows it.
     base: the turn that this assistant message follows in the conversation. It is not `parent` where raw text
         continued an open turn, nor where the template rewrote the history (then there is no parent).
+    beside: at a root that is another answer to a request, or an edit of a first answer, that answer's turn.
+    asked_at: how many turns were committed when this one was asked for.
     inputs: key of the messages between `base` and this assistant message. inserted: what was put before, as
         "prompt", "messages" or "text". fork: why this turn left the chain before it; None where it did not.
     said: under the policy "template", the messages between `base` and this turn, and the turn itself.
@@ -47,6 +49,8 @@ class TurnNode:
     weight_versions: tuple[str, ...]
     cached_tokens: int
     prompt_tokens: int
+    asked_at: int
+    beside: TurnId | None = None
     fork: str | None = None
     said: Sequence[dict[str, Any]] = ()
     rendered: tuple[int, bytes] | None = None

@@ -63,13 +63,12 @@ class Episode:
         async with self._lock:
             if self.done:
                 return OVER
-            assert self._session is not None
             self._counts["actions"] += 1
             try:
-                return await self._take(self._session, action)
+                return await self._take(self.session, action)
             except ActionError as error:
                 self.count_error(error)
-                return f"Error: {error}\n\n{await self._observe(self._session)}"
+                return f"Error: {error}\n\n{await self._observe(self.session)}"
 
     def count_error(self, error: ActionError) -> None:
         """An action that was not taken, for the record."""
@@ -79,6 +78,13 @@ class Episode:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+    @property
+    def session(self) -> Session:
+        """Its browser session. Raises RuntimeError before `start`."""
+        if self._session is None:
+            raise RuntimeError("the episode has not started")
+        return self._session
 
     @property
     def info(self) -> dict[str, Any]:

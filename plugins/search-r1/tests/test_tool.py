@@ -58,7 +58,7 @@ async def test_a_row_bounds_what_a_call_shows(corpus: Path, qwen3_tokenizer: Any
     assert "Doc 2(" not in response
 
 
-@pytest.mark.parametrize("arguments", [{}, {"query": " "}, {"query": ["x"]}, {"query": "x", "topk": 5}])
+@pytest.mark.parametrize("arguments", [{}, {"query": " "}, {"query": "x", "topk": 5}])
 async def test_a_call_that_does_not_fit_is_answered_and_not_searched(
     corpus: Path, qwen3_tokenizer: Any, arguments: dict[str, Any]
 ) -> None:
@@ -71,7 +71,7 @@ async def test_a_call_that_does_not_fit_is_answered_and_not_searched(
 
 async def test_an_outage_is_told_or_fails_as_the_run_says(qwen3_tokenizer: Any) -> None:
     script = [call(query="capital of Peru"), "<answer>Lima</answer>"]
-    nobody = {"url": "http://127.0.0.1:9/retrieve", "retries": 0}
+    nobody: dict[str, Any] = {"url": "http://127.0.0.1:9/retrieve", "retries": 0}
     told, engine = await rollout(qwen3_tokenizer, script, **nobody, on_outage="observe")
     failed, _ = await rollout(qwen3_tokenizer, script, **nobody)
 

@@ -1,0 +1,230 @@
+"""What retrieval costs: the embedded index and what stands before it, against what one would do without them.
+
+    python bench/bench_search.py [PASSAGES]
+
+`search_*`: the index by words over short passages, 100,000 unless PASSAGES (or SEARCH_PASSAGES) says
+otherwise; the baseline is SQLite's full-text search, which every Python has: BM25, English stems, on disk. Each
+is measured in a process of its own. `search_crowd_*`: 64 rollouts that each ask 16 queries, half of them asked
+by another too; the baseline asks the same index in a thread for each query. `search_longest_callback`: the
+event loop's longest callback during that, against searching on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from asyncio.events import Handle
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rollhook_search_r1.config import Source
+from rollhook_search_r1.corpus import read_corpus
+from rollhook_search_r1.index import open_word_index
+from rollhook_search_r1.sources import open_source
+
+PASSAGES = 100_000
+WORDS = 20_000
+WORDS_PER_PASSAGE = 12
+WORDS_PER_QUERY = 5
+QUERIES = 1000
+TOPK = 3
+ROLLOUTS = 64
+QUERIES_PER_ROLLOUT = 16
+
+Measurement = dict[str, float | str]
+Search = Callable[[str], object]
+
+
+def run(passages: int | None = None) -> dict[str, Measurement]:
+    """Every measurement of this module."""
+    passages = passages or int(os.environ.get("SEARCH_PASSAGES", PASSAGES))
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus.jsonl"
+        _write_corpus(corpus, passages)
+        ours, baseline = (_measured(engine, corpus) for engine in ("ours", "sqlite"))
+        size = f"{passages:,} passages"
+        return {
+            "search_index": _less(ours["index_s"], baseline["index_s"], f"s, {size}"),
+            "search_open": _less(1e3 * ours["open_s"], 1e3 * baseline["open_s"], f"ms, {size}, kept"),
+            "search_memory": _less(
+                ours["heap_mb"], baseline["heap_mb"], f"MB of heap, {size}, after queries"
+            ),
+            "search_disk": _less(ours["disk_mb"], baseline["disk_mb"], f"MB, {size}"),
+            "search_rate": _more(
+                ours["queries_per_s"], baseline["queries_per_s"], f"queries/s, {size}, 1 thread"
+            ),
+            **asyncio.run(_crowd(corpus)),
+        }
+
+
+def _write_corpus(path: Path, passages: int) -> None:
+    """Short passages of words that are drawn as in language: the n-th most frequent in proportion to 1/n."""
+    rng = random.Random(0)
+    words = [f"w{n}" for n in range(WORDS)]
+    weights = [1 / (n + 1) for n in range(WORDS)]
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(passages):
+            text = " ".join(rng.choices(words, weights, k=WORDS_PER_PASSAGE))
+            file.write(json.dumps({"id": number, "title": f"Entry {number}", "text": text}) + "\n")
+
+
+def _queries(count: int) -> list[str]:
+    """Queries of words, frequent and rare ones alike."""
+    rng = random.Random(1)
+    return [" ".join(f"w{int(WORDS ** rng.random())}" for _ in range(WORDS_PER_QUERY)) for _ in range(count)]
+
+
+def _measured(engine: str, corpus: Path) -> dict[str, float]:
+    """Index, open and query in a new process, so that memory is this engine's alone."""
+    answer = subprocess.run(
+        [sys.executable, __file__, "--measure", engine, str(corpus)], check=True, stdout=subprocess.PIPE
+    )
+    figures: dict[str, float] = json.loads(answer.stdout)
+    return figures
+
+
+def _measure(engine: str, corpus: Path) -> dict[str, float]:
+    place = corpus.parent / engine
+    place.mkdir()
+    opened = {"ours": _open_ours, "sqlite": _open_sqlite}[engine]
+    started = time.perf_counter()
+    if os.fork() == 0:  # what building leaves in memory is not what a run holds
+        opened(corpus, place)
+        os._exit(0)
+    assert os.wait()[1] == 0
+    built = time.perf_counter()
+    before = _heap_mb()
+    search = opened(corpus, place)
+    ready = time.perf_counter()
+    for query in _queries(QUERIES):
+        search(query)
+    done = time.perf_counter()
+    return {
+        "index_s": built - started,
+        "open_s": ready - built,
+        "heap_mb": _heap_mb() - before,
+        "disk_mb": sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) / 2**20,
+        "queries_per_s": QUERIES / (done - ready),
+    }
+
+
+def _open_ours(corpus: Path, place: Path) -> Search:
+    index = open_word_index(corpus, place)
+    return lambda query: index.search([query], TOPK)
+
+
+def _open_sqlite(corpus: Path, place: Path) -> Search:
+    path = place / "index.sqlite"
+    is_new = not path.exists()
+    database = sqlite3.connect(path)
+    if is_new:
+        database.execute("CREATE VIRTUAL TABLE passages USING fts5(contents, tokenize='porter unicode61')")
+        rows = ((passage.contents,) for passage in read_corpus(corpus))
+        database.executemany("INSERT INTO passages VALUES (?)", rows)
+        database.commit()
+    statement = "SELECT contents FROM passages WHERE passages MATCH ? ORDER BY rank LIMIT ?"
+    return lambda query: database.execute(statement, (" OR ".join(query.split()), TOPK)).fetchall()
+
+
+def _heap_mb() -> float:
+    """Memory of this process that no file backs."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return float(status.split("RssAnon:")[1].split()[0]) / 1024
+
+
+async def _crowd(corpus: Path) -> dict[str, Measurement]:
+    """Many rollouts at one index."""
+    asked = _asked_by_pairs()
+    index = await asyncio.to_thread(open_word_index, corpus, corpus.parent / "ours")
+
+    async def in_a_thread(query: str) -> None:
+        await asyncio.to_thread(index.search, [query], TOPK)
+
+    async def on_the_loop(query: str) -> None:
+        index.search([query], TOPK)
+        await asyncio.sleep(0)
+
+    blocking_s, blocking_callback_s = await _play(asked, on_the_loop)
+    threads_s, _ = await _play(asked, in_a_thread)
+    async with open_source(Source(corpus=corpus, cache=corpus.parent / "ours"), ROLLOUTS) as batched:
+
+        async def together(query: str) -> None:
+            await batched.find(query, TOPK)
+
+        ours_s, ours_callback_s = await _play(asked, together)
+    total = ROLLOUTS * QUERIES_PER_ROLLOUT
+    return {
+        "search_crowd_rate": _more(total / ours_s, total / threads_s, "queries/s, 64 rollouts at once"),
+        "search_longest_callback": _less(
+            1e3 * ours_callback_s, 1e3 * blocking_callback_s, "ms, 64 rollouts at once"
+        ),
+    }
+
+
+def _asked_by_pairs() -> list[list[str]]:
+    """The queries of each rollout; rollouts come in pairs that have the first half of them in common."""
+    half = QUERIES_PER_ROLLOUT // 2
+    queries = _queries(ROLLOUTS * half * 3 // 2)
+    asked = []
+    for start in range(0, len(queries), 3 * half):
+        common, *own = (queries[start + n * half : start + (n + 1) * half] for n in range(3))
+        asked += [common + mine for mine in own]
+    return asked
+
+
+async def _play(
+    asked: Sequence[Sequence[str]], search: Callable[[str], Awaitable[None]]
+) -> tuple[float, float]:
+    """Seconds until every rollout has asked its queries one after the other, and the longest callback's."""
+
+    async def rollout(queries: Sequence[str]) -> None:
+        for query in queries:
+            await search(query)
+
+    started = time.perf_counter()
+    with _longest_callback() as longest:
+        async with asyncio.TaskGroup() as group:
+            for queries in asked:
+                group.create_task(rollout(queries))
+    return time.perf_counter() - started, longest[0]
+
+
+@contextmanager
+def _longest_callback() -> Iterator[list[float]]:
+    """In the list's one place, the seconds of the longest callback that the event loop runs meanwhile."""
+    longest = [0.0]
+    plain = Handle._run
+
+    def timed(handle: Handle) -> None:
+        started = time.perf_counter()
+        plain(handle)
+        longest[0] = max(longest[0], time.perf_counter() - started)
+
+    Handle._run = timed  # type: ignore[method-assign]  # the loop tells of slow callbacks only in debug mode
+    try:
+        yield longest
+    finally:
+        Handle._run = plain  # type: ignore[method-assign]  # as above
+
+
+def _less(ours: float, baseline: float, unit: str) -> Measurement:
+    return {"ours": ours, "baseline": baseline, "ratio": baseline / max(ours, 1e-9), "unit": unit}
+
+
+def _more(ours: float, baseline: float, unit: str) -> Measurement:
+    return {"ours": ours, "baseline": baseline, "ratio": ours / baseline, "unit": unit}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        sys.stdout.write(json.dumps(_measure(sys.argv[2], Path(sys.argv[3]))))
+    else:
+        sys.stdout.write(json.dumps(run(int(sys.argv[1]) if sys.argv[1:] else None), indent=2) + "\n")

@@ -1,0 +1,389 @@
+"""Sessions on real pages: a Chromium, a site on loopback, and a second one that must never be reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from rollhook import Sample
+from rollhook_browser.actions import read_action
+from rollhook_browser.config import PagesConfig
+from rollhook_browser.episode import Episode
+from rollhook_browser.pool import Pools, World
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("chromium")]
+
+LOG = "<p id=log></p><script>const log = text => { document.getElementById('log').textContent += text }</script>"
+PAGES = {
+    "/actions": """<title>Actions</title><body style="margin:0">
+        <button onclick="log('clicked;')" oncontextmenu="log('menu;'); return false">Push</button>
+        <div role=img aria-label=Target tabindex=0 onmouseover="log('hovered;')">here</div>
+        <input aria-label=Name oninput="log(this.value + ';')" onkeydown="log(event.key + ';')">
+        <select aria-label=Colour multiple onchange="log([...this.selectedOptions].map(o => o.value) + ';')">
+        <option value=r>red<option value=b>blue</select>
+        <button disabled>Off</button>
+        <div style="position:relative"><button>Under</button>
+        <div style="position:absolute;inset:0">over</div></div>
+        <button onclick="alert('Careful!')">Alert</button>"""
+    + LOG,
+    "/stale": """<title>Stale</title>
+        <button onclick="document.getElementById('b').remove()">Remove</button>
+        <button id=b onclick="log('wrong;')">Save</button>"""
+    + LOG,
+    "/second": "<title>Second</title><button onclick=\"log('second;')\">Other</button>" + LOG,
+    "/rows": "<title>Rows</title>" + "".join(f"<button>row {n}</button><br>" for n in range(300)),
+    "/tabs": "<title>Tabs</title><a href=/second target=_blank>Pop</a>"
+    "<button onclick=\"for (let i = 0; i < 5; i++) open('/second')\">Many</button>",
+    "/hang": "<title>Hang</title><button onclick='while (true);'>Hang</button>",
+    "/file": "<title>File</title><a href=/data download>Get</a>",
+}
+Open = Callable[..., Awaitable[Episode]]
+
+
+class Server:
+    """A site on loopback. hits: every path it was asked for."""
+
+    def __init__(self) -> None:
+        self.hits: list[str] = []
+        self.pages: dict[str, str] = dict(PAGES)
+        self.moved: dict[str, str] = {}
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.hits.append(request.path)
+        if request.headers.get("Upgrade") == "websocket":
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            await socket.send_str("hello")
+            return socket
+        if request.path in self.moved:
+            raise web.HTTPFound(self.moved[request.path])
+        headers = {"Access-Control-Allow-Origin": "*"}
+        text = self.pages.get(request.path, "<title>Any</title>")
+        return web.Response(text=text, content_type="text/html", headers=headers)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def make_server() -> AsyncIterator[Callable[[], Awaitable[Server]]]:
+    async with AsyncExitStack() as stack:
+
+        async def make() -> Server:
+            server = Server()
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", server.answer)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            return server
+
+        yield make
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def site(make_server: Callable[[], Awaitable[Server]]) -> Server:
+    return await make_server()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def other(make_server: Callable[[], Awaitable[Server]]) -> Server:
+    """Another origin, allowed only where a test says so."""
+    return await make_server()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def open_episode(site: Server, chromium: str) -> AsyncIterator[Open]:
+    """Episodes of one browser: `await open_episode("/path", **config)`."""
+    run: Any = SimpleNamespace(seed=0)
+    async with AsyncExitStack() as stack:
+        pools = Pools()
+        first = PagesConfig.model_validate({"start_url": site.url, "chromium": chromium})
+        await stack.enter_async_context(pools.open(first, run))  # the browser lives as long as the module
+
+        async def make(path: str, **config: Any) -> Episode:
+            said = {
+                "start_url": site.url,
+                "start_page": path,
+                "chromium": chromium,
+                "settle_ms": 50,
+                **config,
+            }
+            world: World = await stack.enter_async_context(pools.open(PagesConfig.model_validate(said), run))
+            rollout: Any = SimpleNamespace(sample=Sample(index=0, prompt=""), shared={})
+            episode = Episode(world, rollout)
+            stack.push_async_callback(episode.close)
+            Seen.texts[episode] = (await episode.start())[1]
+            return episode
+
+        yield make
+
+
+class Seen:
+    """What each episode showed last."""
+
+    texts: dict[Episode, str] = {}
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def shared(open_episode: Open) -> Episode:
+    """An episode for tests that load their own page."""
+    return await open_episode("/actions")
+
+
+async def act(episode: Episode, action: str) -> str:
+    """Take an action; `{name}` in it becomes the id of the element that was last shown with that name."""
+
+    def number(match: re.Match[str]) -> str:
+        found = re.search(rf'\[(\d+)\] \w+ "{match[1]}"', Seen.texts[episode])
+        assert found is not None, Seen.texts[episode]
+        return found[1]
+
+    text = await episode.act(read_action(f"Action: {re.sub(r'{(.*?)}', number, action)}"))
+    if "Page: " in text or "Tab 0" in text:
+        Seen.texts[episode] = text
+    return text
+
+
+def log_of(text: str) -> str:
+    found = re.search(r'paragraph "(.*)"', text)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize(
+    ("action", "logged"),
+    [
+        ("click('{Push}')", "clicked;"),
+        ("click('{Push}', button='right')", "menu;"),
+        ("hover('{Target}')", "hovered;"),
+        ("fill('{Name}', 'Ann')", "Ann;"),
+        ("press('{Name}', 'Shift+A')", "Shift;A;A;"),
+        ("select_option('{Colour}', ['red', 'b'])", "r,b;"),
+    ],
+)
+async def test_an_action_reaches_its_element(shared: Episode, site: Server, action: str, logged: str) -> None:
+    await act(shared, f"goto('{site.url}/actions')")
+
+    assert logged == log_of(await act(shared, action))
+
+
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        ("click('{Off}')", "Error: click: Timeout 300ms exceeded. (element is not enabled)"),
+        ("click('{Under}')", "intercepts pointer events"),
+        ("fill('{Push}', 'x')", "Error: fill: Error: Element is not an <input>"),
+        ("press('{Name}', 'NoKey')", 'Error: press: Unknown key: "NoKey"'),
+        ("press('{Name}', 'x" + "y" * 60 + "')", "Error: press: key_comb is one key or a combination"),
+        ("select_option('{Colour}', 'green')", "Error: select_option: Timeout 300ms exceeded. (did not find"),
+        ("click('99999')", "Error: there is no element [99999]; take a number of the last observation"),
+        ("tab_focus(4)", "Error: tab_focus: there is no tab 4; the tabs are 0 to 0"),
+        ("tab_close()", "Error: tab_close: this is the only tab, and it stays open"),
+    ],
+)
+async def test_an_action_that_cannot_be_taken_says_why(open_episode: Open, action: str, why: str) -> None:
+    if not hasattr(Seen, "strict"):
+        Seen.strict = await open_episode("/actions", action_timeout_s=0.3)  # type: ignore[attr-defined]  # one for all
+    text = await act(Seen.strict, action)  # type: ignore[attr-defined]  # set above
+
+    assert why in text
+    assert "Page: 'Actions'" in text
+
+
+async def test_history_goes_back_and_forward(shared: Episode, site: Server) -> None:
+    await act(shared, f"goto('{site.url}/actions')")
+    await act(shared, "goto('/second')")
+
+    assert "'Actions'" in await act(shared, "go_back()")
+    assert "'Second'" in await act(shared, "go_forward()")
+    assert "Error: go_forward: there is no page after this one" in await act(shared, "go_forward()")
+
+
+async def test_a_dialog_is_dismissed_and_told(shared: Episode, site: Server) -> None:
+    await act(shared, f"goto('{site.url}/actions')")
+
+    assert (await act(shared, "click('{Alert}')")).startswith("The page said (alert, dismissed): 'Careful!'")
+
+
+async def test_an_id_of_an_element_that_went_away_is_stale(shared: Episode, site: Server) -> None:
+    await act(shared, f"goto('{site.url}/stale')")
+    before = Seen.texts[shared]
+    await act(shared, "click('{Remove}')")
+    Seen.texts[shared] = before
+
+    text = await act(shared, "click('{Save}')")
+    assert re.match(r"Error: element \[\d+\] is stale: it is not in the last observation\n", text)
+    assert log_of(text) == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "document.getElementById('b').textContent = 'Delete'",
+        "document.getElementById('b').setAttribute('role', 'link')",
+        "document.getElementById('b').outerHTML = document.getElementById('b').outerHTML",
+        "document.getElementById('b').style.display = 'none'",
+    ],
+)
+async def test_an_element_that_changed_behind_the_models_back_is_not_touched(
+    shared: Episode, site: Server, change: str
+) -> None:
+    await act(shared, f"goto('{site.url}/stale')")
+    await shared.session.page.evaluate(change)
+
+    text = await act(shared, "click('{Save}')")
+    assert re.match(r"Error: element \[\d+\] is stale: the page has changed since it was shown\n", text)
+    assert log_of(text) == ""
+
+
+async def test_an_id_of_another_document_is_stale_though_its_place_is_taken(
+    shared: Episode, site: Server
+) -> None:
+    await act(shared, f"goto('{site.url}/stale')")
+    old = Seen.texts[shared]
+    await act(shared, "goto('/second')")
+    Seen.texts[shared] = old
+
+    text = await act(shared, "click('{Remove}')")
+    assert "is stale: it is not in the last observation" in text
+    assert log_of(text) == ""
+
+    await act(shared, "goto('/stale')")
+    await shared.session.page.goto(f"{site.url}/second")
+    text = await act(shared, "click('{Remove}')")
+    assert "is stale: the page has changed since it was shown" in text
+    assert log_of(text) == ""
+
+
+async def test_a_long_page_keeps_to_its_budget_and_scrolling_shows_more(open_episode: Open) -> None:
+    episode = await open_episode("/rows", max_observation_chars=400)
+    head, _, tree = Seen.texts[episode].partition("\n")
+    text = await act(episode, "scroll(0, 3000)")
+
+    assert head.startswith("Page: 'Rows' ")
+    assert len(tree) <= 400
+    assert '"row 0"' in tree
+    assert '"row 0"' not in text
+    assert "more lines do not fit here" in text
+
+
+async def test_tabs_are_opened_shown_and_closed(open_episode: Open, site: Server) -> None:
+    episode = await open_episode("/tabs", max_tabs=3)
+
+    text = await act(episode, "click('{Pop}')")
+    assert f"Tab 0: {site.url}/tabs\nTab 1 (this one): 'Second' {site.url}/second" in text
+    text = await act(episode, "new_tab()")
+    assert "Tab 2 (this one): about:blank\n(the page shows nothing)" in text
+    assert "Error: 3 tabs are open, and no more may be; close one first" in await act(episode, "new_tab()")
+    text = await act(episode, "tab_close()")
+    assert "Tab 1 (this one): 'Second'" in text
+    text = await act(episode, "tab_focus(0)")
+    assert "Tab 0 (this one): 'Tabs'" in text
+    text = await act(episode, "click('{Many}')")
+    assert "Closed: a tab that the page opened; 3 may be open." in text
+    assert "Tab 2" in text
+    assert "Tab 3" not in text
+
+
+async def test_a_page_that_hangs_is_told_and_ends_no_browser(open_episode: Open) -> None:
+    episode = await open_episode("/hang", action_timeout_s=0.5, navigation_timeout_s=1)
+    text = await act(episode, "click('{Hang}')")
+    assert "Error: click" in text
+    assert "(the page does not answer)" in text
+    await episode.close()
+
+    assert "'Second'" in Seen.texts[await open_episode("/second")]
+
+
+async def test_screenshots_go_to_the_runs_folder(open_episode: Open, tmp_path: Path) -> None:
+    episode = await open_episode("/second", screenshots=str(tmp_path))
+    await act(episode, "noop(1)")
+
+    folder = Path(episode.info["screenshots"])
+    assert folder.parent == tmp_path
+    assert sorted(path.name for path in folder.iterdir()) == ["000.png", "001.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "chrome://version",
+        "{other}/",
+        "//x:1/",
+    ],
+)
+async def test_goto_refuses_what_is_not_allowed(shared: Episode, other: Server, url: str) -> None:
+    text = await act(shared, "goto('" + url.replace("{other}", other.url) + "')")
+
+    assert re.match(r"Error: goto: '.*' is not allowed here; allowed is what is under http://127", text)
+    assert other.hits == []
+
+
+async def test_no_way_out_of_the_allowed_origins(open_episode: Open, site: Server, other: Server) -> None:
+    ways = f"""<title>Ways</title><img src={other.url}/img><iframe src={other.url}/frame></iframe>
+        <iframe src=/moved-frame></iframe><iframe src=file:///etc/passwd></iframe>
+        <link rel=prefetch href={other.url}/prefetch><script src=/moved-script></script>
+        <script>
+        const ended = [];
+        const end = name => [() => ended.push(name + ' passed'), () => ended.push(name + ' failed')];
+        fetch('{other.url}/fetch', {{mode: 'no-cors'}}).then(...end('fetch'));
+        fetch('/moved-fetch', {{mode: 'no-cors'}}).then(...end('moved fetch'));
+        fetch('file:///etc/passwd').then(...end('file'));
+        navigator.sendBeacon('{other.url}/beacon', 'x');
+        new EventSource('{other.url}/events');
+        const socket = new WebSocket('{other.url}/socket'.replace('http', 'ws'));
+        socket.onmessage = () => ended.push('socket passed');
+        socket.onerror = () => ended.push('socket failed');
+        new Worker(URL.createObjectURL(new Blob(["fetch('{other.url}/worker', {{mode: 'no-cors'}})"])));
+        open('{other.url}/popup');
+        (navigator.serviceWorker?.register('/worker.js') ?? Promise.reject()).then(...end('service worker'));
+        navigator.geolocation.getCurrentPosition(...end('location'));
+        </script><a href=/moved-link>Leave</a>"""
+    site.pages["/ways"] = ways
+    site.moved = {f"/moved-{kind}": f"{other.url}/moved" for kind in ("frame", "script", "fetch", "link")}
+    episode = await open_episode("/ways", max_tabs=1)
+    page = episode.session.page
+    await page.wait_for_function("ended.length >= 6", timeout=10_000)
+    text = await act(episode, "click('{Leave}')")
+
+    assert other.hits == []
+    assert "Blocked: " in Seen.texts[episode] + text
+    assert episode.info["blocked"] >= 10
+    assert "root:" not in text
+    await page.go_back()
+
+
+async def test_downloads_are_refused(open_episode: Open) -> None:
+    text = await act(await open_episode("/file"), "click('{Get}')")
+
+    assert "Refused: the download of" in text
+
+
+async def test_what_the_run_allows_is_reached_also_by_redirect_and_socket(
+    open_episode: Open, site: Server, make_server: Callable[[], Awaitable[Server]]
+) -> None:
+    friend = await make_server()
+    site.moved["/to-friend"] = f"{friend.url}/second"
+    episode = await open_episode("/to-friend", allowed_origins=[friend.url])
+    said = await episode.session.page.evaluate(
+        f"""new Promise(done => {{
+            const socket = new WebSocket('{friend.url}/socket'.replace('http', 'ws'));
+            socket.onmessage = message => done(message.data); socket.onerror = () => done('failed');
+        }})"""
+    )
+
+    assert f"Page: 'Second' {friend.url}/second" in Seen.texts[episode]
+    assert said == "hello"
+    assert friend.hits == ["/second", "/socket"]
