@@ -21,7 +21,9 @@ from rollhook_browser.pool import Pools, World
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("chromium")]
 
-LOG = "<p id=log></p><script>const log = text => { document.getElementById('log').textContent += text }</script>"
+LOG = """<p id=log></p><script>
+    const log = text => { document.getElementById('log').textContent += text }
+    </script>"""
 PAGES = {
     "/actions": """<title>Actions</title><body style="margin:0">
         <button onclick="log('clicked;')" oncontextmenu="log('menu;'); return false">Push</button>
@@ -45,7 +47,32 @@ PAGES = {
     "/hang": "<title>Hang</title><button onclick='while (true);'>Hang</button>",
     "/file": "<title>File</title><a href=/data download>Get</a>",
 }
-Open = Callable[..., Awaitable[Episode]]
+Open = Callable[..., Awaitable["Visit"]]
+
+
+class Visit:
+    """An episode, and what it showed last."""
+
+    def __init__(self, episode: Episode, seen: str) -> None:
+        self.episode = episode
+        self.seen = seen
+
+    async def act(self, action: str) -> str:
+        """Take an action; `{name}` in it becomes the id of the element that was last shown by that name."""
+        text = await self.episode.act(read_action("Action: " + re.sub(r"{(.*?)}", self._number, action)))
+        self.seen = text
+        return text
+
+    def _number(self, match: re.Match[str]) -> str:
+        found = re.search(rf'\[(\d+)\] \w+ "{match[1]}"', self.seen)
+        assert found is not None, self.seen
+        return found[1]
+
+
+class OneRun:
+    """A run, as far as a pool asks."""
+
+    seed = 0
 
 
 class Server:
@@ -103,13 +130,13 @@ async def other(make_server: Callable[[], Awaitable[Server]]) -> Server:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def open_episode(site: Server, chromium: str) -> AsyncIterator[Open]:
     """Episodes of one browser: `await open_episode("/path", **config)`."""
-    run: Any = SimpleNamespace(seed=0)
+    run: Any = OneRun()
     async with AsyncExitStack() as stack:
         pools = Pools()
         first = PagesConfig.model_validate({"start_url": site.url, "chromium": chromium})
         await stack.enter_async_context(pools.open(first, run))  # the browser lives as long as the module
 
-        async def make(path: str, **config: Any) -> Episode:
+        async def make(path: str, **config: Any) -> Visit:
             said = {
                 "start_url": site.url,
                 "start_page": path,
@@ -121,36 +148,21 @@ async def open_episode(site: Server, chromium: str) -> AsyncIterator[Open]:
             rollout: Any = SimpleNamespace(sample=Sample(index=0, prompt=""), shared={})
             episode = Episode(world, rollout)
             stack.push_async_callback(episode.close)
-            Seen.texts[episode] = (await episode.start())[1]
-            return episode
+            return Visit(episode, (await episode.start())[1])
 
         yield make
 
 
-class Seen:
-    """What each episode showed last."""
-
-    texts: dict[Episode, str] = {}
-
-
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def shared(open_episode: Open) -> Episode:
+async def shared(open_episode: Open) -> Visit:
     """An episode for tests that load their own page."""
     return await open_episode("/actions")
 
 
-async def act(episode: Episode, action: str) -> str:
-    """Take an action; `{name}` in it becomes the id of the element that was last shown with that name."""
-
-    def number(match: re.Match[str]) -> str:
-        found = re.search(rf'\[(\d+)\] \w+ "{match[1]}"', Seen.texts[episode])
-        assert found is not None, Seen.texts[episode]
-        return found[1]
-
-    text = await episode.act(read_action(f"Action: {re.sub(r'{(.*?)}', number, action)}"))
-    if "Page: " in text or "Tab 0" in text:
-        Seen.texts[episode] = text
-    return text
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def hasty(open_episode: Open) -> Visit:
+    """One that does not wait long for elements."""
+    return await open_episode("/actions", action_timeout_s=0.3)
 
 
 def log_of(text: str) -> str:
@@ -169,10 +181,10 @@ def log_of(text: str) -> str:
         ("select_option('{Colour}', ['red', 'b'])", "r,b;"),
     ],
 )
-async def test_an_action_reaches_its_element(shared: Episode, site: Server, action: str, logged: str) -> None:
-    await act(shared, f"goto('{site.url}/actions')")
+async def test_an_action_reaches_its_element(shared: Visit, site: Server, action: str, logged: str) -> None:
+    await shared.act(f"goto('{site.url}/actions')")
 
-    assert logged == log_of(await act(shared, action))
+    assert logged == log_of(await shared.act(action))
 
 
 @pytest.mark.parametrize(
@@ -189,37 +201,35 @@ async def test_an_action_reaches_its_element(shared: Episode, site: Server, acti
         ("tab_close()", "Error: tab_close: this is the only tab, and it stays open"),
     ],
 )
-async def test_an_action_that_cannot_be_taken_says_why(open_episode: Open, action: str, why: str) -> None:
-    if not hasattr(Seen, "strict"):
-        Seen.strict = await open_episode("/actions", action_timeout_s=0.3)  # type: ignore[attr-defined]  # one for all
-    text = await act(Seen.strict, action)  # type: ignore[attr-defined]  # set above
+async def test_an_action_that_cannot_be_taken_says_why(hasty: Visit, action: str, why: str) -> None:
+    text = await hasty.act(action)
 
     assert why in text
     assert "Page: 'Actions'" in text
 
 
-async def test_history_goes_back_and_forward(shared: Episode, site: Server) -> None:
-    await act(shared, f"goto('{site.url}/actions')")
-    await act(shared, "goto('/second')")
+async def test_history_goes_back_and_forward(shared: Visit, site: Server) -> None:
+    await shared.act(f"goto('{site.url}/actions')")
+    await shared.act("goto('/second')")
 
-    assert "'Actions'" in await act(shared, "go_back()")
-    assert "'Second'" in await act(shared, "go_forward()")
-    assert "Error: go_forward: there is no page after this one" in await act(shared, "go_forward()")
-
-
-async def test_a_dialog_is_dismissed_and_told(shared: Episode, site: Server) -> None:
-    await act(shared, f"goto('{site.url}/actions')")
-
-    assert (await act(shared, "click('{Alert}')")).startswith("The page said (alert, dismissed): 'Careful!'")
+    assert "'Actions'" in await shared.act("go_back()")
+    assert "'Second'" in await shared.act("go_forward()")
+    assert "Error: go_forward: there is no page after this one" in await shared.act("go_forward()")
 
 
-async def test_an_id_of_an_element_that_went_away_is_stale(shared: Episode, site: Server) -> None:
-    await act(shared, f"goto('{site.url}/stale')")
-    before = Seen.texts[shared]
-    await act(shared, "click('{Remove}')")
-    Seen.texts[shared] = before
+async def test_a_dialog_is_dismissed_and_told(shared: Visit, site: Server) -> None:
+    await shared.act(f"goto('{site.url}/actions')")
 
-    text = await act(shared, "click('{Save}')")
+    assert (await shared.act("click('{Alert}')")).startswith("The page said (alert, dismissed): 'Careful!'")
+
+
+async def test_an_id_of_an_element_that_went_away_is_stale(shared: Visit, site: Server) -> None:
+    await shared.act(f"goto('{site.url}/stale')")
+    before = shared.seen
+    await shared.act("click('{Remove}')")
+    shared.seen = before
+
+    text = await shared.act("click('{Save}')")
     assert re.match(r"Error: element \[\d+\] is stale: it is not in the last observation\n", text)
     assert log_of(text) == ""
 
@@ -234,39 +244,39 @@ async def test_an_id_of_an_element_that_went_away_is_stale(shared: Episode, site
     ],
 )
 async def test_an_element_that_changed_behind_the_models_back_is_not_touched(
-    shared: Episode, site: Server, change: str
+    shared: Visit, site: Server, change: str
 ) -> None:
-    await act(shared, f"goto('{site.url}/stale')")
-    await shared.session.page.evaluate(change)
+    await shared.act(f"goto('{site.url}/stale')")
+    await shared.episode.session.page.evaluate(change)
 
-    text = await act(shared, "click('{Save}')")
+    text = await shared.act("click('{Save}')")
     assert re.match(r"Error: element \[\d+\] is stale: the page has changed since it was shown\n", text)
     assert log_of(text) == ""
 
 
 async def test_an_id_of_another_document_is_stale_though_its_place_is_taken(
-    shared: Episode, site: Server
+    shared: Visit, site: Server
 ) -> None:
-    await act(shared, f"goto('{site.url}/stale')")
-    old = Seen.texts[shared]
-    await act(shared, "goto('/second')")
-    Seen.texts[shared] = old
+    await shared.act(f"goto('{site.url}/stale')")
+    old = shared.seen
+    await shared.act("goto('/second')")
+    shared.seen = old
 
-    text = await act(shared, "click('{Remove}')")
+    text = await shared.act("click('{Remove}')")
     assert "is stale: it is not in the last observation" in text
     assert log_of(text) == ""
 
-    await act(shared, "goto('/stale')")
-    await shared.session.page.goto(f"{site.url}/second")
-    text = await act(shared, "click('{Remove}')")
+    await shared.act("goto('/stale')")
+    await shared.episode.session.page.goto(f"{site.url}/second")
+    text = await shared.act("click('{Remove}')")
     assert "is stale: the page has changed since it was shown" in text
     assert log_of(text) == ""
 
 
 async def test_a_long_page_keeps_to_its_budget_and_scrolling_shows_more(open_episode: Open) -> None:
-    episode = await open_episode("/rows", max_observation_chars=400)
-    head, _, tree = Seen.texts[episode].partition("\n")
-    text = await act(episode, "scroll(0, 3000)")
+    visit = await open_episode("/rows", max_observation_chars=400)
+    head, _, tree = visit.seen.partition("\n")
+    text = await visit.act("scroll(0, 3000)")
 
     assert head.startswith("Page: 'Rows' ")
     assert len(tree) <= 400
@@ -276,41 +286,41 @@ async def test_a_long_page_keeps_to_its_budget_and_scrolling_shows_more(open_epi
 
 
 async def test_tabs_are_opened_shown_and_closed(open_episode: Open, site: Server) -> None:
-    episode = await open_episode("/tabs", max_tabs=3)
+    visit = await open_episode("/tabs", max_tabs=3)
 
-    text = await act(episode, "click('{Pop}')")
+    text = await visit.act("click('{Pop}')")
     assert f"Tab 0: {site.url}/tabs\nTab 1 (this one): 'Second' {site.url}/second" in text
-    text = await act(episode, "new_tab()")
+    text = await visit.act("new_tab()")
     assert "Tab 2 (this one): about:blank\n(the page shows nothing)" in text
-    assert "Error: 3 tabs are open, and no more may be; close one first" in await act(episode, "new_tab()")
-    text = await act(episode, "tab_close()")
+    assert "Error: 3 tabs are open, and no more may be; close one first" in await visit.act("new_tab()")
+    text = await visit.act("tab_close()")
     assert "Tab 1 (this one): 'Second'" in text
-    text = await act(episode, "tab_focus(0)")
+    text = await visit.act("tab_focus(0)")
     assert "Tab 0 (this one): 'Tabs'" in text
-    text = await act(episode, "click('{Many}')")
+    text = await visit.act("click('{Many}')")
     assert "Closed: a tab that the page opened; 3 may be open." in text
     assert "Tab 2" in text
     assert "Tab 3" not in text
 
 
 async def test_a_page_that_hangs_is_told_and_ends_no_browser(open_episode: Open) -> None:
-    episode = await open_episode("/hang", action_timeout_s=0.5, navigation_timeout_s=1)
-    text = await act(episode, "click('{Hang}')")
+    visit = await open_episode("/hang", action_timeout_s=0.5, navigation_timeout_s=1)
+    text = await visit.act("click('{Hang}')")
     assert "Error: click" in text
     assert "(the page does not answer)" in text
-    await episode.close()
+    await visit.episode.close()
 
-    assert "'Second'" in Seen.texts[await open_episode("/second")]
+    assert "'Second'" in (await open_episode("/second")).seen
 
 
 async def test_screenshots_go_to_the_runs_folder(open_episode: Open, tmp_path: Path) -> None:
-    episode = await open_episode("/second", screenshots=str(tmp_path))
-    await act(episode, "noop(1)")
+    visit = await open_episode("/second", screenshots=str(tmp_path))
+    await visit.act("noop(1)")
 
-    folder = Path(episode.info["screenshots"])
+    folder = Path(visit.episode.info["screenshots"])
+    files = {path.name: path.read_bytes()[:4] for path in sorted(tmp_path.rglob("*.png"))}
     assert folder.parent == tmp_path
-    assert sorted(path.name for path in folder.iterdir()) == ["000.png", "001.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
+    assert files == {"000.png": b"\x89PNG", "001.png": b"\x89PNG"}
 
 
 @pytest.mark.parametrize(
@@ -324,8 +334,8 @@ async def test_screenshots_go_to_the_runs_folder(open_episode: Open, tmp_path: P
         "//x:1/",
     ],
 )
-async def test_goto_refuses_what_is_not_allowed(shared: Episode, other: Server, url: str) -> None:
-    text = await act(shared, "goto('" + url.replace("{other}", other.url) + "')")
+async def test_goto_refuses_what_is_not_allowed(shared: Visit, other: Server, url: str) -> None:
+    text = await shared.act("goto('" + url.replace("{other}", other.url) + "')")
 
     assert re.match(r"Error: goto: '.*' is not allowed here; allowed is what is under http://127", text)
     assert other.hits == []
@@ -353,20 +363,20 @@ async def test_no_way_out_of_the_allowed_origins(open_episode: Open, site: Serve
         </script><a href=/moved-link>Leave</a>"""
     site.pages["/ways"] = ways
     site.moved = {f"/moved-{kind}": f"{other.url}/moved" for kind in ("frame", "script", "fetch", "link")}
-    episode = await open_episode("/ways", max_tabs=1)
-    page = episode.session.page
+    visit = await open_episode("/ways", max_tabs=1)
+    page = visit.episode.session.page
     await page.wait_for_function("ended.length >= 6", timeout=10_000)
-    text = await act(episode, "click('{Leave}')")
+    text = await visit.act("click('{Leave}')")
 
     assert other.hits == []
-    assert "Blocked: " in Seen.texts[episode] + text
-    assert episode.info["blocked"] >= 10
+    assert "Blocked: " in visit.seen + text
+    assert visit.episode.info["blocked"] >= 10
     assert "root:" not in text
     await page.go_back()
 
 
 async def test_downloads_are_refused(open_episode: Open) -> None:
-    text = await act(await open_episode("/file"), "click('{Get}')")
+    text = await (await open_episode("/file")).act("click('{Get}')")
 
     assert "Refused: the download of" in text
 
@@ -376,14 +386,14 @@ async def test_what_the_run_allows_is_reached_also_by_redirect_and_socket(
 ) -> None:
     friend = await make_server()
     site.moved["/to-friend"] = f"{friend.url}/second"
-    episode = await open_episode("/to-friend", allowed_origins=[friend.url])
-    said = await episode.session.page.evaluate(
+    visit = await open_episode("/to-friend", allowed_origins=[friend.url])
+    said = await visit.episode.session.page.evaluate(
         f"""new Promise(done => {{
             const socket = new WebSocket('{friend.url}/socket'.replace('http', 'ws'));
             socket.onmessage = message => done(message.data); socket.onerror = () => done('failed');
         }})"""
     )
 
-    assert f"Page: 'Second' {friend.url}/second" in Seen.texts[episode]
+    assert f"Page: 'Second' {friend.url}/second" in visit.seen
     assert said == "hello"
     assert friend.hits == ["/second", "/socket"]
