@@ -41,6 +41,9 @@ format: setup
 bench: setup
 	$(BIN)/python bench/run.py
 
+test-cli: setup
+	scripts/test-cli.sh $(BIN)/python
+
 test-sglang: setup
 	scripts/sglang/test.sh $(BIN)/python
 

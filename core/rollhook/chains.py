@@ -65,7 +65,7 @@ def _without(turns: Sequence[TurnNode], duplicates: Set[TurnId]) -> dict[TurnId,
 
 
 def _roots(turns: Sequence[TurnNode]) -> list[TurnId]:
-    """The root of each turn. Roots that answer one request, or edit its answer, count as the first of them."""
+    """The root of each turn. Roots that answer one request, or edit its answer, count as one."""
     roots: list[TurnId] = []
     for node in turns:
         before = node.parent if node.parent is not None else node.beside

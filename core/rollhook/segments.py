@@ -24,7 +24,8 @@ class Segment:
     loss_mask: [R], 1 where a sampled token trains here. log_probs: [R], 0.0 where the mask is 0.
     finish_reason: the last turn's. turns: how many the chain has. turn_ids: their numbers in the ledger.
     forks: [{"turn": position in the chain, "reason": why it left the chain before it}].
-    abandoned: the conversation went on elsewhere, after a rewind, an edit or a second answer. cached_tokens, prompt_tokens: summed over turns.
+    abandoned: the conversation went on elsewhere, after a rewind, an edit or a second answer.
+    cached_tokens, prompt_tokens: summed over turns.
     spans: [(start, length, kind)], in `tokens`, of what was not sampled: "prompt", "messages" or "text".
     meta: each turn's engine facts that training may need, in order.
     """

@@ -31,4 +31,6 @@ until ready; do
   fi
   sleep 1
 done
-ROLLHOOK_SGLANG_URL="http://127.0.0.1:$port" "$python" -m pytest -m sglang "$@" "$root/tests/contracts"
+export ROLLHOOK_SGLANG_URL="http://127.0.0.1:$port" ROLLHOOK_SGLANG_PYTHON="$venv/bin/python"
+"$python" -m pytest -m sglang "$@" "$root/tests/contracts" "$root/tests/adapters/test_real_sglang.py"
+"$python" -m pytest "$root/tests/exactness"

@@ -16,6 +16,7 @@ import click
 import pytest
 
 import rollhook
+import rollhook.adapters
 import rollhook.testing
 from rollhook import (
     Event,
@@ -273,6 +274,10 @@ def test_a_runs_directory_has_the_files_and_keys_of_the_page(tmp_path: Path) -> 
     assert files == sorted(rows)
     for key in json.loads((tmp_path / "run.json").read_text()):
         assert f"`{key}`" in rows["run.json"]
+
+
+def test_the_names_of_rollhook_adapters_are_as_the_page_says() -> None:
+    assert sorted(rollhook.adapters.__all__) == sorted(first_column(SECTIONS["rollhook.adapters"]))
 
 
 def test_the_names_of_rollhook_testing_are_as_the_page_says() -> None:

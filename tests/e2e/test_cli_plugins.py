@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rollhook.cli import COMMANDS
 from rollhook.version import __version__
 from tests.e2e.conftest import Rollhook, rollhook_process
 
@@ -75,4 +76,4 @@ def test_the_module_is_the_command() -> None:
 def test_help_lists_the_commands_in_the_order_of_use(rollhook: Rollhook) -> None:
     lines = rollhook("--help").stdout.partition("Commands:\n")[2].splitlines()
 
-    assert [line.split()[0] for line in lines] == ["check", "run", "export", "show", "plugins", "serve"]
+    assert [line.split()[0] for line in lines] == list(COMMANDS)

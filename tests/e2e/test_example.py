@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_multi_agent_example_ends_with_its_figures_and_what_to_try_next(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "examples" / "multi_agent" / "run.py"]
-    options = ["--out", tmp_path, "--problems", "1", "--samples-per-prompt", "1"]
+    command = [sys.executable, str(ROOT / "examples" / "multi_agent" / "run.py")]
+    options = ["--out", str(tmp_path), "--problems", "1", "--samples-per-prompt", "1"]
     ran = subprocess.run([*command, *options], capture_output=True, text=True, timeout=170, check=False)
 
     assert ran.returncode == 0, ran.stderr

@@ -155,12 +155,14 @@ def on_path(folder: Path, bwrap: str | None) -> str:
         ("exit 1", "cannot start a sandbox: the sandbox ended; see that `bwrap` works"),
     ],
 )
-async def test_where_bubblewrap_cannot_run_the_run_stops_and_says_what_to_do(
+async def test_where_bubblewrap_cannot_run_a_rollout_fails_and_says_what_to_do(
     qwen3_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bwrap: str | None, message: str
 ) -> None:
     monkeypatch.setenv("PATH", on_path(tmp_path, bwrap))
-    with pytest.raises(ConfigError, match=message):
-        await rollout(qwen3_tokenizer, [CALL.replace("LINE", "true"), "done"])
+    sample = await rollout(qwen3_tokenizer, [CALL.replace("LINE", "true"), "done"])
+
+    assert sample.status == Status.FAILED
+    assert message in sample.metadata["rollhook_result"]["error"]["message"]
 
 
 async def test_a_package_that_is_not_installed_is_named(qwen3_tokenizer: Any) -> None:

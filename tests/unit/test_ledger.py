@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rollhook.errors import EngineProtocolError
+from rollhook.errors import EngineProtocolError, RenderError
 from rollhook.ledger import Ledger
 from rollhook.render import Renderer
 from tests.unit.ledger_script import Completion, Script, said, user
@@ -233,11 +233,17 @@ def test_ids_without_log_probabilities_are_refused(ledger: Ledger) -> None:
         ledger.commit(ledger.extend([user("one?")]), Completion([1, 2], [-0.1], "stop", "r"), said("one"))
 
 
-def test_what_the_template_would_write_otherwise_is_counted(ledger: Ledger, script: Script) -> None:
-    first = script.answer(ledger.extend([user("one?")]), "<think>\nhm\n</think>\n\none", end="<|endoftext|>")
+def test_what_the_template_would_write_otherwise_is_counted_once_a_turn(
+    ledger: Ledger, script: Script
+) -> None:
+    thought = "<think>\nhm\n</think>\n\n"
+    first = script.answer(ledger.extend([user("one?")]), f"{thought}one", end="<|endoftext|>")
     ledger.extend([user("two?")], after=first)
+    second = script.answer(ledger.extend([user("two?")], after=first), f"{thought}two")
+    third = script.answer(ledger.extend([user("three?")], after=second), f"{thought}three")
+    ledger.extend([user("four?")], after=third)
 
-    assert ledger.kept == {"end of turn": 1, "history": 1}
+    assert ledger.kept == {"end of turn": 1, "history": 2}
 
 
 def test_ten_thousand_turns_need_no_recursion(ledger: Ledger) -> None:
@@ -249,3 +255,51 @@ def test_ten_thousand_turns_need_no_recursion(ledger: Ledger) -> None:
     [segment] = ledger.segments()
 
     assert segment.turns == sum(segment.loss_mask) == 10_000
+
+
+MALFORMED: list[tuple[Any, str]] = [
+    ("hi", r"message 1 must be a mapping with role and content, not str 'hi'"),
+    ({"content": "x"}, r"message 1 must have a role, not None"),
+    ({"role": 5, "content": "x"}, r"message 1 must have a role, not int 5"),
+    ({"role": "user"}, r"message 1 \(user\) has no content"),
+    ({"role": "tool", "content": None}, r"message 1 \(tool\) has no content"),
+    ({"role": "user", "content": 5}, r"message 1 \(user\) must have a text or a list of parts .* not int 5"),
+    ({"role": "user", "content": {"a": 1}}, r"message 1 \(user\) must have a text .* not dict {'a': 1}"),
+    ({"role": "user", "content": [None]}, r"message 1 \(user\) must have texts and mappings .* not None"),
+    ({"role": "user", "content": [{"type": "text", "text": 5}]}, r"a 'text' part whose text is int 5"),
+    ({"role": "user", "content": [{"type": []}]}, r"a content part whose type is no text but list"),
+    ({"role": "assistant", "tool_calls": "f"}, r"message 1 \(assistant\) must have a list as tool_calls"),
+    ({"role": "assistant", "tool_calls": [{"id": "1"}]}, r"a tool call without a function and its name"),
+    ({"role": "assistant", "tool_calls": [{"function": {"name": None}}]}, r"without a function and its name"),
+]
+
+
+@pytest.mark.parametrize(("message", "sentence"), MALFORMED, ids=lambda value: str(value)[:40])
+def test_a_malformed_message_is_refused_with_a_sentence(ledger: Ledger, message: Any, sentence: str) -> None:
+    with pytest.raises(RenderError, match=sentence):
+        ledger.extend([user("one?"), message])
+    with pytest.raises(RenderError, match=sentence):
+        ledger.renderer.opening([user("one?"), message])
+    with pytest.raises(RenderError, match=sentence):
+        ledger.renderer.continuation(said("one"), [user("one?"), message], ended_by_eot=True)
+
+
+@pytest.mark.parametrize("tool", ["f", None, {}, {"function": "f"}, {"function": {"name": 5}}])
+def test_a_malformed_tool_is_refused_with_a_sentence(ledger: Ledger, tool: Any) -> None:
+    with pytest.raises(RenderError, match="tool 0 must be a mapping with a name, not"):
+        ledger.extend([user("one?")], tools=[tool])
+    with pytest.raises(RenderError, match="tool 0 must be a mapping with a name, not"):
+        ledger.renderer.opening([user("one?")], tools=[tool])
+
+
+def test_what_is_nested_too_deeply_is_refused(ledger: Ledger) -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": deep}}}
+    history = [user("one?"), {"role": "assistant", "content": "", "tool_calls": [call]}, user("two?")]
+
+    with pytest.raises(RenderError, match="nested too deeply"):
+        ledger.extend(history)
+    with pytest.raises(RenderError, match="nested too deeply"):
+        ledger.renderer.opening(history)

@@ -84,6 +84,30 @@ ECHOES: dict[str, Callable[[], list[Message]]] = {
         with_arguments(CALL["function"]["arguments"], id="toolu_9"),  # type: ignore[index]  # a literal above
         {**RESULT, "tool_call_id": "toolu_9"},
     ],
+    "numbers as JavaScript writes them": lambda: [
+        user("who?"),
+        with_arguments('{"query": "who", "topk": 3.0, "id": 7e0}', id="toolu_9"),
+        {**RESULT, "tool_call_id": "toolu_9"},
+    ],
+    "text and calls as two messages": lambda: [
+        user("who?"),
+        said("Let me look."),
+        {**CALLING, "content": None},
+        RESULT,
+    ],
+    "each block a message, ids of the client's own": lambda: [
+        user("who?"),
+        said("<think>\nHm.\n</think>"),
+        said("Let me"),
+        said("look."),
+        {**with_arguments(CALL["function"]["arguments"], id="toolu_9"), "content": ""},  # type: ignore[index]  # a literal above
+        {**RESULT, "tool_call_id": "toolu_9"},
+    ],
+    "text split at a line break, which is dropped": lambda: [
+        user("who?"),
+        {**CALLING, "content": ["Let me", "look."]},
+        RESULT,
+    ],
     "text dropped beside known ids": lambda: [user("who?"), {**CALLING, "content": None}, RESULT],
 }
 
@@ -95,6 +119,7 @@ DIFFERENCES: dict[str, Callable[[], list[Message]]] = {
         RESULT,
     ],
     "another answer": lambda: [user("who?"), said("Ann"), user("sure?")],
+    "a second assistant message": lambda: [user("who?"), {**CALLING, "tool_calls": []}, said("Ann"), RESULT],
     "indentation, which is meaning": lambda: [user("  who?\n  sure?"), CALLING, RESULT],
 }
 
@@ -187,3 +212,44 @@ def test_a_tool_set_written_in_another_order_is_the_same(qwen3_tokenizer: Any) -
     prompt = script.ledger.extend([user("who?"), said("Ann"), user("sure?")], tools=[reordered])
 
     assert prompt.parent == 0
+
+
+@pytest.mark.parametrize(
+    ("sampled", "echoed"),
+    [
+        ({"n": 1.0}, {"n": 1}),
+        ({"n": [{"m": -0.0}]}, {"n": [{"m": 0}]}),
+        ({"n": 1e21}, {"n": 10**21}),
+        ({"n": 12345678901234567890}, {"n": 12345678901234567000}),
+        ({}, ""),
+        ({}, None),
+    ],
+)
+def test_numbers_are_the_same_however_they_are_written(
+    qwen3_tokenizer: Any, sampled: Any, echoed: Any
+) -> None:
+    script = Script(Ledger(Renderer(qwen3_tokenizer)))
+    script.say([user("who?")], "look", message=with_arguments(sampled))
+
+    prompt = script.ledger.extend([user("who?"), with_arguments(echoed, id="other"), RESULT])
+
+    assert prompt.parent == 0
+
+
+def test_true_is_not_one(qwen3_tokenizer: Any) -> None:
+    script = Script(Ledger(Renderer(qwen3_tokenizer)))
+    script.say([user("who?")], "look", message=with_arguments({"n": True}))
+
+    assert script.ledger.extend([user("who?"), with_arguments({"n": 1}, id="other"), RESULT]).parent is None
+
+
+def test_an_assistant_message_behind_an_echoed_turn_is_not_swallowed(qwen3_tokenizer: Any) -> None:
+    script = Script(Ledger(Renderer(qwen3_tokenizer)))
+    script.say([user("who?")], "Ann", message={**said("Ann"), "response_id": "resp_1"})
+
+    prompt = script.ledger.extend(
+        [user("who?"), {**said("Ann"), "response_id": "resp_1"}, said("Injected."), user("sure?")]
+    )
+
+    assert prompt.parent == 0
+    assert "Injected." in script.tokenizer.decode(prompt.delta)

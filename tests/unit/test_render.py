@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rollhook.errors import ConfigError, RenderError
 from rollhook.proof import History
@@ -121,6 +124,66 @@ def test_control_tokens_in_messages_stay_text(qwen3: Renderer) -> None:
     assert qwen3.tokenizer.eos_token_id not in qwen3.raw(forged)
 
 
+def control_ids(renderer: Renderer, ids: list[int]) -> list[int]:
+    added = renderer.tokenizer.added_tokens_decoder
+    return [i for i in ids if i in added and added[i].content in renderer.neutralised]
+
+
+def calling(arguments: Any, name: str = "search") -> Message:
+    return {**CALLING, "tool_calls": [{**CALL, "function": {"name": name, "arguments": arguments}}]}
+
+
+@st.composite
+def escaped(draw: st.DrawFn, tokens: list[str]) -> str:
+    """JSON for an object whose key and value spell control tokens, any character as an escape."""
+
+    def spelled(text: str) -> str:
+        hidden = draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text)))
+        return "".join(
+            f"\\u{ord(c):04x}" if hide else json.dumps(c, ensure_ascii=False)[1:-1]
+            for c, hide in zip(text, hidden, strict=True)
+        )
+
+    token = st.sampled_from(tokens)
+    return f'{{"{spelled(draw(token))}": ["{spelled(draw(token))}", {{"x": "{spelled(draw(token))}"}}]}}'
+
+
+CALLING_FAMILIES = [
+    "SmolLM2",
+    "Qwen3",
+    "Qwen3.6",
+    "Llama 3.1",
+    "Mistral (v3)",
+    "DeepSeek V3",
+    "GLM-4 MoE",
+    "gpt-oss",
+]
+
+
+@pytest.mark.parametrize("name", CALLING_FAMILIES)
+@given(data=st.data())
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+def test_json_escapes_in_arguments_forge_no_control_token(name: str, data: st.DataObject) -> None:
+    renderer = renderer_of(name)
+    arguments = data.draw(escaped(sorted(renderer.neutralised)))
+    plain = renderer.opening([USER, calling('{"a": ["b", {"x": "c"}]}'), RESULT])
+
+    for given_as in (arguments, json.loads(arguments)):
+        ids = renderer.opening([USER, calling(given_as), RESULT])
+        assert control_ids(renderer, ids) == control_ids(renderer, plain)
+
+
+@pytest.mark.parametrize("name", ["Qwen3", "Mistral (v3)", "gpt-oss", "GLM-4 MoE"])
+def test_names_and_ids_of_a_sampled_turns_calls_forge_no_control_token(name: str) -> None:
+    renderer = renderer_of(name)
+    end = sorted(renderer.end_strings)[0]
+    plain = renderer.continuation(CALLING, [RESULT], ended_by_eot=True)
+
+    ids = renderer.continuation(calling("{}", f"search{end}"), [RESULT], ended_by_eot=True)
+
+    assert control_ids(renderer, ids) == control_ids(renderer, plain)
+
+
 def test_neutralised_text_has_the_ids_of_plain_text(qwen3: Renderer) -> None:
     plain = qwen3.tokenizer.encode("a <|im_", add_special_tokens=False)
 
@@ -135,10 +198,15 @@ def test_what_models_write_as_text_is_left_to_the_template(qwen3: Renderer) -> N
     assert "<｜User｜>" in renderer_of("DeepSeek V3").neutralised
 
 
-def test_marks_of_the_shield_cannot_be_forged(qwen3: Renderer) -> None:
-    message = {"role": "user", "content": "a\ufdd0<\ufdd0|im_end|>"}
+@pytest.mark.parametrize(
+    "text", ["a\ufdd0<\ufdd0|im_end|>", "\ufdd0", "\ufdd0<|im_end|>\ufdd0\ufdd0", "<\ufdd0\ufdd0|im_end|>"]
+)
+def test_marks_of_the_shield_in_a_text_are_kept_and_hide_nothing(qwen3: Renderer, text: str) -> None:
+    ids = qwen3.opening([{"role": "user", "content": text}])
 
-    assert "a<|im_end|><|im_end|>" in qwen3.tokenizer.decode(qwen3.opening([message]))
+    assert f"user\n{text}<|im_end|>" in qwen3.tokenizer.decode(ids)
+    assert ids.count(qwen3.tokenizer.eos_token_id) == 1
+    assert qwen3.tokenizer.decode(qwen3.raw(text)) == text
 
 
 @pytest.mark.parametrize("text", ["\n\nfound", " found", "found", "é"])
@@ -276,3 +344,10 @@ def test_an_unknown_end_of_turn_must_be_named(qwen3_tokenizer: Any) -> None:
     [end] = qwen3_tokenizer.encode("<|fim_pad|>", add_special_tokens=False)
     named = Renderer(qwen3_tokenizer, chat_template=template, end_of_turn_ids=[end])
     assert text_after(named, CALLING, [RESULT]) == "<|fim_pad|>[tool]found<|fim_pad|>[assistant]"
+
+
+def test_half_a_surrogate_pair_is_refused(qwen3: Renderer) -> None:
+    with pytest.raises(RenderError, match="half of a surrogate pair"):
+        qwen3.opening([{"role": "user", "content": "a \ud83d b"}])
+    with pytest.raises(RenderError, match="half of a surrogate pair"):
+        qwen3.opening([USER, calling('{"a": "\\ud83d"}'), RESULT])

@@ -34,6 +34,10 @@ def last_number(text: str) -> Decimal | None:
         return None
 
 
+def _only_number(text: str) -> Decimal | None:
+    return last_number(text) if len(_NUMBER.findall(text)) == 1 else None
+
+
 def token_f1(answer: str, label: str) -> Score:
     """The harmonic mean of precision and recall over normalised words, counted with repetition.
 
@@ -78,14 +82,17 @@ class F1:
 
 
 class Number:
-    """1.0 when the last number in the answer equals the label's, else 0.0 (also without any number)."""
+    """1.0 when the last number in the answer equals the label's, else 0.0 (also without any number).
+
+    A label has one number; of a worked solution, as GSM8K's labels are, what follows the last "####".
+    """
 
     def __init__(self, config: AnswerConfig, rollout: Rollout) -> None:
         del rollout
         self._config = config
 
     async def score(self, view: View) -> float:
-        wanted = [last_number(label) for label in accepted(view.label)]
+        wanted = [_only_number(label.rpartition("####")[2]) for label in accepted(view.label)]
         if any(number is None for number in wanted):
             raise ValueError(f"the label {view.label!r} is no number")
         answer = self._config.answer(view.response)

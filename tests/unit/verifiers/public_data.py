@@ -21,10 +21,11 @@ import yaml
 
 Row = dict[str, Any]
 
-_TASKS = tuple(
-    "gsm_symbolic polynomial_equations polynomial_multiplication simple_integration fraction_simplification "
-    "complex_arithmetic decimal_arithmetic simple_equations gcd lcm prime_factorization power_function "
-    "products number_format time_intervals advanced_geometry count_primes bitwise_arithmetic".split()
+_TASKS = (
+    *("gsm_symbolic", "polynomial_equations", "polynomial_multiplication", "simple_integration"),
+    *("fraction_simplification", "complex_arithmetic", "decimal_arithmetic", "simple_equations", "gcd"),
+    *("lcm", "prime_factorization", "power_function", "products", "number_format", "time_intervals"),
+    *("advanced_geometry", "count_primes", "bitwise_arithmetic"),
 )
 
 

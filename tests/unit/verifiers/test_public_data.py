@@ -57,7 +57,7 @@ async def test_math_accepts_equal_values_in_any_form_and_nothing_else() -> None:
     pytest.importorskip("math_verify", reason="needs the extra `verifiers`")
     tasks = ("gsm_symbolic", "lcm", "decimal_arithmetic", "polynomial_multiplication")
     rows = list(public_data.mathematics(size=2, tasks=tasks))
-    right = Counter()
+    right: Counter[tuple[str, float]] = Counter()
     for row, value in zip(rows, await scored_by({"name": "math", "timeout_s": 30}, rows), strict=True):
         right[row["form"], value] += 1
 

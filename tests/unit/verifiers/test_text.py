@@ -73,6 +73,19 @@ async def test_number_reads_the_last_one(response: str, right: float) -> None:
     assert await Number(AnswerConfig(), NOTHING).score(view(response, 4)) == right
 
 
+@pytest.mark.parametrize(
+    ("label", "said"), [("2 * 3 = 6\n#### 6", "6"), ("99 days", "99"), ("$1,000", "1000")]
+)
+async def test_a_label_has_one_number(label: str, said: str) -> None:
+    assert await Number(AnswerConfig(), NOTHING).score(view(said, label)) == 1.0
+
+
+@pytest.mark.parametrize("label", ["many", "3, 4", "2*y**7 + 5"])
+async def test_a_label_without_one_number_is_an_error_of_the_row(label: str) -> None:
+    with pytest.raises(ValueError, match="is no number"):
+        await Number(AnswerConfig(), NOTHING).score(view("5", label))
+
+
 async def test_with_a_tag_only_what_is_in_the_last_one_answers() -> None:
     verifier = ExactMatch(AnswerConfig(tag="answer"), NOTHING)
     said = ["<answer>5</answer> no: <answer> 4 </answer> done", "4", "<answer>4", "</answer>4<answer>"]
