@@ -7,7 +7,7 @@ from rollhook.sandbox import SandboxLimits, open_bubblewrap, open_unsafe, take
 from rollhook.topologies import Single
 from rollhook.verifiers.code_tests import CodeTests, CodeTestsConfig
 from rollhook.verifiers.form import Format, FormatConfig
-from rollhook.verifiers.judge import Judge, JudgeConfig, open_judge
+from rollhook.verifiers.judge import Judge, JudgeConfig
 from rollhook.verifiers.labels import AnswerConfig
 from rollhook.verifiers.majority import Majority, MajorityConfig
 from rollhook.verifiers.mathematics import MathConfig, MathVerifier, open_math
@@ -33,7 +33,7 @@ def rollhook_verifiers() -> list[VerifierSpec]:
         VerifierSpec(name="format", config=FormatConfig, create=Format),
         VerifierSpec(name="math", config=MathConfig, open=open_math, create=MathVerifier),
         VerifierSpec(name="code_tests", config=CodeTestsConfig, create=CodeTests),
-        VerifierSpec(name="judge", config=JudgeConfig, open=open_judge, create=Judge),
+        VerifierSpec(name="judge", config=JudgeConfig, create=Judge),
         VerifierSpec(name="remote", config=RemoteConfig, open=open_remote, create=Remote),
         VerifierSpec(name="majority", config=MajorityConfig, create=Majority, group=True),
     ]

@@ -133,7 +133,7 @@ def _with_one_kind_of_number(value: Any) -> Any:
     """The value with every number as the double that JavaScript makes of it."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            return float(value)
+            return float(value) + 0.0  # -0.0 is written as 0
         except OverflowError:
             return value
     if isinstance(value, Mapping):

@@ -101,6 +101,7 @@ class Adapter:
         )
         self._renderer = Renderer(
             tokenizer,
+            end_of_turn_ids=generation_ends(tokenizer),
             chat_template=chat_template,
             policy=history,
             chat_template_kwargs=chat_template_kwargs,

@@ -13,10 +13,11 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from rollhook.protocols import Rollout, Score, View
+from rollhook.verifiers.labels import TAG
 
 _MATCH_TIMEOUT_S = 1.0
 
-TagName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)]
+TagName = Annotated[str, StringConstraints(pattern=TAG, max_length=40)]
 
 
 class FormatConfig(BaseModel):

@@ -9,18 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-import aiohttp
 from pydantic import Field, SecretStr, model_validator
 
 from rollhook.errors import LimitReached, TopologyError
 from rollhook.fields import plain
 from rollhook.hookspecs import RunOnly
-from rollhook.protocols import Rollout, Run, Score, View
+from rollhook.protocols import Rollout, Score, View
 from rollhook.verifiers.labels import accepted
 from rollhook.verifiers.post import ServiceConfig, open_session, post_json
 
@@ -57,34 +53,19 @@ class JudgeConfig(ServiceConfig):
         return self
 
 
-@dataclass(frozen=True)
-class JudgeService:
-    """What the rollouts of a run share. session: None when a model of the run judges."""
-
-    config: JudgeConfig
-    session: aiohttp.ClientSession | None
-
-
-@asynccontextmanager
-async def open_judge(config: JudgeConfig, run: Run) -> AsyncIterator[JudgeService]:
-    """The connections of a run, where a service judges."""
-    if config.url is None:
-        yield JudgeService(config, None)
-        return
-    async with open_session(run.concurrency) as session:
-        yield JudgeService(config, session)
-
-
 class Judge:
-    """The share of `points` that the judge gave. The part `points`: what it gave."""
+    """The share of `points` that the judge gave. The part `points`: what it gave.
 
-    def __init__(self, service: JudgeService, rollout: Rollout) -> None:
-        self._service = service
+    Nothing is shared by a run: rows may each bring a rubric, and a judge takes far longer than to connect.
+    """
+
+    def __init__(self, config: JudgeConfig, rollout: Rollout) -> None:
+        self._config = config
         self._rollout = rollout
 
     async def score(self, view: View) -> Score:
         """Raises ConnectionError, TimeoutError, or ValueError for a reply without a valid score."""
-        config = self._service.config
+        config = self._config
         mark = _mark(view)
         question = _question(config, view, mark)
         reply = await (self._ask_agent(question) if config.url is None else self._ask_service(question))
@@ -92,7 +73,7 @@ class Judge:
         return Score(points / config.points, {"points": points})
 
     async def _ask_agent(self, question: str) -> str:
-        config = self._service.config
+        config = self._config
         roles: list[str] = self._rollout.shared.setdefault(JUDGES, [])
         role = f"judge-{len(roles) + 1}"
         roles.append(role)
@@ -105,8 +86,7 @@ class Judge:
         return turn.content
 
     async def _ask_service(self, question: str) -> str:
-        config, session = self._service.config, self._service.session
-        assert session is not None
+        config = self._config
         openai = config.api == "openai"
         secret = config.api_key.get_secret_value() if config.api_key else ""
         key = {"Authorization": f"Bearer {secret}"} if openai else {"x-api-key": secret}
@@ -115,14 +95,15 @@ class Judge:
         url = str(config.url).rstrip("/") + path
         messages = [{"role": "user", "content": question}]
         body = {"model": config.model, "max_tokens": config.max_tokens, "messages": messages}
-        answer = await post_json(
-            session,
-            url,
-            plain({**body, **config.request}),
-            headers=headers,
-            timeout_s=config.timeout_s,
-            retries=config.retries,
-        )
+        async with open_session() as session:
+            answer = await post_json(
+                session,
+                url,
+                plain({**body, **config.request}),
+                headers=headers,
+                timeout_s=config.timeout_s,
+                retries=config.retries,
+            )
         try:
             return _openai_text(answer) if openai else _anthropic_text(answer)
         except (KeyError, IndexError, TypeError) as error:

@@ -10,6 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+TAG = r"^[A-Za-z][A-Za-z0-9_-]*$"
+"""What a tag may be called."""
+
 _KEYS = ("ground_truth", "answer", "target")
 
 
@@ -21,7 +24,7 @@ class AnswerConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tag: str | None = Field(None, pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)
+    tag: str | None = Field(None, pattern=TAG, max_length=40)
 
     def answer(self, response: str) -> str | None:
         """The part that answers; None when it is not there."""

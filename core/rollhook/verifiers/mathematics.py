@@ -15,13 +15,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from rollhook.errors import ConfigError
+from rollhook.hookspecs import RunOnly
 from rollhook.protocols import Rollout, Run, Score, View
-from rollhook.verifiers.labels import AnswerConfig, accepted
+from rollhook.verifiers.labels import TAG, AnswerConfig, accepted
 
 MAX_ANSWER_CHARS = 2000
 """A longer answer is none: nobody writes such, and sympy's time grows fast with length."""
@@ -38,11 +39,14 @@ class MathConfig(AnswerConfig):
 
     boxed: only the last \\boxed{...} answers; otherwise, where there is none, the last line does.
     timeout_s: one comparison. workers: processes of the run.
+
+    Each configuration has processes of its own, so a row may set only what has few values.
     """
 
+    tag: Annotated[str | None, RunOnly()] = Field(None, pattern=TAG, max_length=40)
     boxed: bool = True
-    timeout_s: float = Field(5.0, gt=0, le=60, allow_inf_nan=False)
-    workers: int = Field(2, ge=1, le=16)
+    timeout_s: Annotated[float, RunOnly()] = Field(5.0, gt=0, allow_inf_nan=False)
+    workers: Annotated[int, RunOnly()] = Field(2, ge=1)
 
 
 class MathVerifier:

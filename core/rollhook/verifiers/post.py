@@ -36,9 +36,9 @@ class ServiceConfig(BaseModel):
 
 
 @asynccontextmanager
-async def open_session(concurrency: int) -> AsyncIterator[aiohttp.ClientSession]:
-    """One pool of connections for a run."""
-    connector = aiohttp.TCPConnector(limit=concurrency, keepalive_timeout=_IDLE_S)
+async def open_session(connections: int = 1) -> AsyncIterator[aiohttp.ClientSession]:
+    """A pool of so many connections."""
+    connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=_IDLE_S)
     async with aiohttp.ClientSession(connector=connector) as session:
         yield session
 

@@ -60,6 +60,6 @@ async def test_odd_answers_earn_nothing(answer: str) -> None:
 
 async def test_odd_answers_earn_nothing_in_mathematics() -> None:
     pytest.importorskip("math_verify", reason="needs the extra `verifiers`")
-    results = await scored({"name": "math", "timeout_s": 1}, *ODD_ANSWERS, label="17")
+    results = await scored("math", *ODD_ANSWERS, label="17", settings={"math": {"timeout_s": 1}})
 
     assert values(results) == [0.0] * len(ODD_ANSWERS)

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from rollhook import Score
 from rollhook.verifiers.mathematics import MathConfig, MathVerifier, MathWorkers, last_boxed, open_math
-from tests.unit.verifiers.world import NOTHING, view
+from tests.unit.verifiers.world import NOTHING, scored, view
 
 pytest.importorskip("math_verify", reason="needs the extra `verifiers`")
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -79,6 +79,13 @@ async def test_what_hangs_ends_in_time_and_the_next_answer_is_judged() -> None:
         with pytest.raises(ValueError, match="cannot be read as mathematics in time"):
             await verifier.score(view("\\boxed{4}", "(" * 150 + "1" + ")" * 150))
         assert (await verifier.score(view("\\boxed{4}"))).value == 1.0
+
+
+@pytest.mark.parametrize("key", ["tag", "timeout_s", "workers"])
+async def test_a_row_cannot_make_ever_new_processes(key: str) -> None:
+    [refused] = await scored({"name": "math", key: 3}, "\\boxed{4}")
+
+    assert f'a row may not set "{key}" of rollhook/math' in str(refused)
 
 
 async def test_a_cancelled_comparison_leaves_no_process_and_no_worker_is_lost() -> None:
