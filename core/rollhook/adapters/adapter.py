@@ -28,6 +28,7 @@ from rollhook.ledger import Ledger, Segment
 from rollhook.parsing import make_parser
 from rollhook.recognition import Normalizer
 from rollhook.render import Policy, Renderer
+from rollhook.served import generation_ends
 
 PROTOCOLS = ("messages", "chat", "responses")
 EXPIRY_POLL_S = 30.0
