@@ -2,11 +2,11 @@
 
     python bench/bench_search.py [PASSAGES]
 
-`search_*`: the index by words over short passages, 100,000 unless PASSAGES (or SEARCH_PASSAGES) says
-otherwise; the baseline is SQLite's full-text search, which every Python has: BM25, English stems, on disk. Each
-is measured in a process of its own. `search_crowd_*`: 64 rollouts that each ask 16 queries, half of them asked
-by another too; the baseline asks the same index in a thread for each query. `search_longest_callback`: the
-event loop's longest callback during that, against searching on the event loop.
+`search_index` to `search_rate`: the index by words over short passages, 100,000 unless PASSAGES (or the
+variable SEARCH_PASSAGES) says otherwise; the baseline is bm25s with its files memory-mapped. Each is measured
+in a process of its own. `search_crowd`: 64 rollouts that each ask 16 queries, half of them asked by another
+too; the baseline asks the same index in a thread for each query. `search_longest_callback`: the event loop's
+longest callback during that, against searching on the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import asyncio
 import json
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -49,7 +48,7 @@ def run(passages: int | None = None) -> dict[str, Measurement]:
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus.jsonl"
         _write_corpus(corpus, passages)
-        ours, baseline = (_measured(engine, corpus) for engine in ("ours", "sqlite"))
+        ours, baseline = (_measured(engine, corpus) for engine in ("ours", "bm25s"))
         size = f"{passages:,} passages"
         return {
             "search_index": _less(ours["index_s"], baseline["index_s"], f"s, {size}"),
@@ -94,7 +93,7 @@ def _measured(engine: str, corpus: Path) -> dict[str, float]:
 def _measure(engine: str, corpus: Path) -> dict[str, float]:
     place = corpus.parent / engine
     place.mkdir()
-    opened = {"ours": _open_ours, "sqlite": _open_sqlite}[engine]
+    opened = {"ours": _open_ours, "bm25s": _open_bm25s}[engine]
     started = time.perf_counter()
     if os.fork() == 0:  # what building leaves in memory is not what a run holds
         opened(corpus, place)
@@ -121,17 +120,21 @@ def _open_ours(corpus: Path, place: Path) -> Search:
     return lambda query: index.search([query], TOPK)
 
 
-def _open_sqlite(corpus: Path, place: Path) -> Search:
-    path = place / "index.sqlite"
-    is_new = not path.exists()
-    database = sqlite3.connect(path)
-    if is_new:
-        database.execute("CREATE VIRTUAL TABLE passages USING fts5(contents, tokenize='porter unicode61')")
-        rows = ((passage.contents,) for passage in read_corpus(corpus))
-        database.executemany("INSERT INTO passages VALUES (?)", rows)
-        database.commit()
-    statement = "SELECT contents FROM passages WHERE passages MATCH ? ORDER BY rank LIMIT ?"
-    return lambda query: database.execute(statement, (" OR ".join(query.split()), TOPK)).fetchall()
+def _open_bm25s(corpus: Path, place: Path) -> Search:
+    import bm25s
+
+    if not any(place.iterdir()):
+        texts = [passage.contents for passage in read_corpus(corpus)]
+        made = bm25s.BM25(corpus=texts)
+        made.index(bm25s.tokenize(texts, stopwords=None, show_progress=False), show_progress=False)
+        made.save(place)
+    index = bm25s.BM25.load(place, load_corpus=True, mmap=True)
+
+    def search(query: str) -> object:
+        tokens = bm25s.tokenize(query, stopwords=None, show_progress=False)
+        return index.retrieve(tokens, k=TOPK, show_progress=False)
+
+    return search
 
 
 def _heap_mb() -> float:
@@ -152,7 +155,7 @@ async def _crowd(corpus: Path) -> dict[str, Measurement]:
         index.search([query], TOPK)
         await asyncio.sleep(0)
 
-    blocking_s, blocking_callback_s = await _play(asked, on_the_loop)
+    _, blocking_callback_s = await _play(asked, on_the_loop)
     threads_s, _ = await _play(asked, in_a_thread)
     async with open_source(Source(corpus=corpus, cache=corpus.parent / "ours"), ROLLOUTS) as batched:
 
@@ -162,7 +165,7 @@ async def _crowd(corpus: Path) -> dict[str, Measurement]:
         ours_s, ours_callback_s = await _play(asked, together)
     total = ROLLOUTS * QUERIES_PER_ROLLOUT
     return {
-        "search_crowd_rate": _more(total / ours_s, total / threads_s, "queries/s, 64 rollouts at once"),
+        "search_crowd": _more(total / ours_s, total / threads_s, "queries/s, 64 rollouts at once"),
         "search_longest_callback": _less(
             1e3 * ours_callback_s, 1e3 * blocking_callback_s, "ms, 64 rollouts at once"
         ),
@@ -208,11 +211,11 @@ def _longest_callback() -> Iterator[list[float]]:
         plain(handle)
         longest[0] = max(longest[0], time.perf_counter() - started)
 
-    Handle._run = timed  # type: ignore[method-assign]  # the loop tells of slow callbacks only in debug mode
+    setattr(Handle, "_run", timed)  # noqa: B010  the loop tells of slow callbacks only in debug mode
     try:
         yield longest
     finally:
-        Handle._run = plain  # type: ignore[method-assign]  # as above
+        setattr(Handle, "_run", plain)  # noqa: B010  as above
 
 
 def _less(ours: float, baseline: float, unit: str) -> Measurement:

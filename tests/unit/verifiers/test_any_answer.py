@@ -60,6 +60,8 @@ async def test_odd_answers_earn_nothing(answer: str) -> None:
 
 async def test_odd_answers_earn_nothing_in_mathematics() -> None:
     pytest.importorskip("math_verify", reason="needs the extra `verifiers`")
-    results = await scored("math", *ODD_ANSWERS, label="17", settings={"math": {"timeout_s": 1}})
+    results = await scored(
+        "math", *ODD_ANSWERS, label="17", settings={"math": {"timeout_s": 1, "workers": 1}}
+    )
 
     assert values(results) == [0.0] * len(ODD_ANSWERS)
