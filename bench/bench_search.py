@@ -12,6 +12,7 @@ longest callback during that, against searching on the event loop.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import random
@@ -22,7 +23,10 @@ import time
 from asyncio.events import Handle
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from rollhook_search_r1.config import Source
 from rollhook_search_r1.corpus import read_corpus
@@ -35,6 +39,7 @@ WORDS_PER_PASSAGE = 12
 WORDS_PER_QUERY = 5
 QUERIES = 1000
 TOPK = 3
+ROUNDS = 3
 ROLLOUTS = 64
 QUERIES_PER_ROLLOUT = 16
 
@@ -68,10 +73,10 @@ def _write_corpus(path: Path, passages: int) -> None:
     """Short passages of words that are drawn as in language: the n-th most frequent in proportion to 1/n."""
     rng = random.Random(0)
     words = [f"w{n}" for n in range(WORDS)]
-    weights = [1 / (n + 1) for n in range(WORDS)]
+    weights = list(accumulate(1 / (n + 1) for n in range(WORDS)))
     with path.open("w", encoding="utf-8") as file:
         for number in range(passages):
-            text = " ".join(rng.choices(words, weights, k=WORDS_PER_PASSAGE))
+            text = " ".join(rng.choices(words, cum_weights=weights, k=WORDS_PER_PASSAGE))
             file.write(json.dumps({"id": number, "title": f"Entry {number}", "text": text}) + "\n")
 
 
@@ -83,9 +88,9 @@ def _queries(count: int) -> list[str]:
 
 def _measured(engine: str, corpus: Path) -> dict[str, float]:
     """Index, open and query in a new process, so that memory is this engine's alone."""
-    answer = subprocess.run(
-        [sys.executable, __file__, "--measure", engine, str(corpus)], check=True, stdout=subprocess.PIPE
-    )
+    command = [sys.executable, __file__, "--measure", engine, str(corpus)]
+    quiet = {**os.environ, "TQDM_DISABLE": "1"}
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=quiet)
     figures: dict[str, float] = json.loads(answer.stdout)
     return figures
 
@@ -121,8 +126,7 @@ def _open_ours(corpus: Path, place: Path) -> Search:
 
 
 def _open_bm25s(corpus: Path, place: Path) -> Search:
-    import bm25s
-
+    bm25s: Any = importlib.import_module("bm25s")  # it ships no types
     if not any(place.iterdir()):
         texts = [passage.contents for passage in read_corpus(corpus)]
         made = bm25s.BM25(corpus=texts)
@@ -155,14 +159,14 @@ async def _crowd(corpus: Path) -> dict[str, Measurement]:
         index.search([query], TOPK)
         await asyncio.sleep(0)
 
-    _, blocking_callback_s = await _play(asked, on_the_loop)
-    threads_s, _ = await _play(asked, in_a_thread)
-    async with open_source(Source(corpus=corpus, cache=corpus.parent / "ours"), ROLLOUTS) as batched:
-
-        async def together(query: str) -> None:
-            await batched.find(query, TOPK)
-
-        ours_s, ours_callback_s = await _play(asked, together)
+    rounds = []
+    for _ in range(ROUNDS):  # in turn, so that a machine that is busy for a while is busy for all of them
+        blocking = await _play(asked, on_the_loop)
+        threads = await _play(asked, in_a_thread)
+        async with open_source(Source(corpus=corpus, cache=corpus.parent / "ours"), ROLLOUTS) as batched:
+            ours = await _play(asked, lambda query: batched.find(query, TOPK))
+        rounds.append((blocking[1], threads[0], ours[0], ours[1]))
+    blocking_callback_s, threads_s, ours_s, ours_callback_s = map(median, zip(*rounds, strict=True))
     total = ROLLOUTS * QUERIES_PER_ROLLOUT
     return {
         "search_crowd": _more(total / ours_s, total / threads_s, "queries/s, 64 rollouts at once"),
@@ -184,7 +188,7 @@ def _asked_by_pairs() -> list[list[str]]:
 
 
 async def _play(
-    asked: Sequence[Sequence[str]], search: Callable[[str], Awaitable[None]]
+    asked: Sequence[Sequence[str]], search: Callable[[str], Awaitable[object]]
 ) -> tuple[float, float]:
     """Seconds until every rollout has asked its queries one after the other, and the longest callback's."""
 

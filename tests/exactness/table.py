@@ -165,8 +165,8 @@ def page(rows: Mapping[str, Mapping[str, tuple[Sequence[str], str]]]) -> str:
     lines += [f"- {family.name}: {family.source}." for family in FAMILIES]
     lines += [
         "",
-        "Qwen3-Coder has no row: its template is in none of the packages that the tests install. How it writes",
-        "calls is covered by Qwen3.5, whose template writes them the same way.",
+        "Qwen3-Coder has no row: its template is in none of the packages that the tests install. How it",
+        "writes calls is covered by Qwen3.5, whose template writes them the same way.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -24,8 +24,6 @@ _MAX_KEYS = 50
 
 async def perform(session: Session, action: Action) -> None:
     """Do it. Raises ActionError when it could not be done, BrowserEnded when nothing can be done any more."""
-    if not session.tabs:
-        raise ActionError(f"{action.name}: no page is open")
     timeout_s = session.config.navigation_timeout_s + 2 * session.config.action_timeout_s
     try:
         with session.faults(action.name):

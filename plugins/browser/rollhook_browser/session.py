@@ -61,6 +61,7 @@ class Session:
         self._notes: list[str] = []
         self._stack = AsyncExitStack()
         self._opening: asyncio.Task[None] | None = None
+        self._ended = False
         self._context: BrowserContext | None = None
 
     async def open(self) -> None:
@@ -83,7 +84,10 @@ class Session:
 
     @property
     def tab(self) -> Tab:
-        """The active tab."""
+        """The active tab. Raises ActionError when the page has closed it, and every other."""
+        if not self.tabs:
+            self.check_alive(None)
+            raise ActionError("no page is open any more")
         return self.tabs[self.active]
 
     @property
@@ -107,7 +111,8 @@ class Session:
         """The tabs, what happened since the last observation, and the active page's tree."""
         await self._close_extra_tabs()
         if not self.tabs:
-            await self.new_tab()
+            with self.faults("the page"):
+                await self.new_tab()
         head = self._head(await self._title())
         try:
             with self.faults("the page"):
@@ -128,10 +133,10 @@ class Session:
             self.check_alive(error)
             raise ActionError(f"{what}: {_sentence(error)}") from error
 
-    def check_alive(self, error: Exception) -> None:
+    def check_alive(self, error: Exception | None) -> None:
         """Raise BrowserEnded, from `error`, if the browser or the active page's process has ended."""
         browser = self._context.browser if self._context is not None else None
-        if browser is None or not browser.is_connected():
+        if self._ended or browser is None or not browser.is_connected():
             raise BrowserEnded("the browser ended in the middle of the rollout") from error
         if self.tabs and self.tab.crashed:
             raise BrowserEnded("the page's process ended in the middle of the rollout") from error
@@ -166,6 +171,8 @@ class Session:
             await context.clock.pause_at(1)
         await context.route(self._elsewhere, self._abort)
         context.on("request", self._requested)
+        await context.add_init_script(_OPEN)
+        context.on("close", self._end)
         context.on("page", self._opened)
         context.on("dialog", self._dialog)
         await context.new_page()
@@ -175,6 +182,9 @@ class Session:
 
         with suppress(Error):  # the page is gone, and its request with it
             await route.abort("blockedbyclient")
+
+    def _end(self, _: BrowserContext) -> None:
+        self._ended = True
 
     def _requested(self, request: Request | WebSocket) -> None:
         """Tell of what is refused, by the route or, behind a redirect and for a WebSocket, by the gate."""
@@ -263,4 +273,12 @@ def _sentence(error: Exception) -> str:
     return f"{first} ({hints[-1]})" if hints else first
 
 
+# A window that can reach its opener freezes it: Chromium waits for an answer of Playwright that does not come.
+_OPEN = """(() => {
+  const open = window.open;
+  window.open = (url, name, features) => {
+    open.call(window, url, name, features ? `${features},noopener` : 'noopener');
+    return null;
+  };
+})()"""
 _HINT = re.compile(r"intercepts pointer events|is not (?:visible|enabled|stable|editable)|did not find")

@@ -7,6 +7,7 @@ the corpus and by the model. Everything here blocks; `rollhook_search_r1.sources
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import json
 import mmap
@@ -29,9 +30,8 @@ class Embedder:
     """An embedding model in sentence-transformers' form. Vectors have length 1."""
 
     def __init__(self, folder: Path, device: str) -> None:
-        from sentence_transformers import SentenceTransformer
-
-        self._model = SentenceTransformer(str(folder), device=device, local_files_only=True)
+        library = importlib.import_module("sentence_transformers")  # optional, and it brings torch
+        self._model: Any = library.SentenceTransformer(str(folder), device=device, local_files_only=True)
 
     def passages(self, texts: Sequence[str]) -> Any:
         """[len(texts), D] float32."""
