@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S = 10.0
 MAX_NOTES = 8
+_LOAD_LOOK_S = 0.25
 _MAX_SHOWN_CHARS = 200
 
 
@@ -148,14 +149,17 @@ class Session:
             self._notes.append(text)
 
     async def settle(self) -> None:
-        """Give the active page its time after an action, and wait for what it loads."""
+        """Give the active page its time after an action, and wait for what it loads, as long as it may take."""
         from playwright.async_api import Error
 
         await asyncio.sleep(self.rules.settle_ms / 1000)
-        if self.tabs:
-            with suppress(Error):  # a page that loads for ever is looked at as it is
-                timeout = self.config.navigation_timeout_s * 1000
-                await self.page.wait_for_load_state("load", timeout=timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.navigation_timeout_s
+        # a load that failed never ends, so it is looked at again and again
+        while self.tabs and loop.time() < deadline and not self.page.url.startswith("chrome-error:"):
+            with suppress(Error):
+                await self.page.wait_for_load_state("load", timeout=_LOAD_LOOK_S * 1000)
+                return
 
     async def _open(self) -> None:
         gate = await self._stack.enter_async_context(Gate(self.rules.allowed))
@@ -171,7 +175,6 @@ class Session:
             await context.clock.pause_at(1)
         await context.route(self._elsewhere, self._abort)
         context.on("request", self._requested)
-        await context.add_init_script(_OPEN)
         context.on("close", self._end)
         context.on("page", self._opened)
         context.on("dialog", self._dialog)
@@ -273,12 +276,4 @@ def _sentence(error: Exception) -> str:
     return f"{first} ({hints[-1]})" if hints else first
 
 
-# A window that can reach its opener freezes it: Chromium waits for an answer of Playwright that does not come.
-_OPEN = """(() => {
-  const open = window.open;
-  window.open = (url, name, features) => {
-    open.call(window, url, name, features ? `${features},noopener` : 'noopener');
-    return null;
-  };
-})()"""
 _HINT = re.compile(r"intercepts pointer events|is not (?:visible|enabled|stable|editable)|did not find")

@@ -43,7 +43,7 @@ PAGES = {
     "/second": "<title>Second</title><button onclick=\"log('second;')\">Other</button>" + LOG,
     "/rows": "<title>Rows</title>" + "".join(f"<button>row {n}</button><br>" for n in range(300)),
     "/tabs": "<title>Tabs</title><a href=/second target=_blank>Pop</a>"
-    "<button onclick=\"for (let i = 0; i < 5; i++) open('/second')\">Many</button>",
+    "<button onclick=\"for (let i = 0; i < 5; i++) window.open('/second')\">Many</button>",
     "/hang": "<title>Hang</title><button onclick='while (true);'>Hang</button>",
     "/file": "<title>File</title><a href=/data download>Get</a>",
 }
