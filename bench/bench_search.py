@@ -89,8 +89,9 @@ def _queries(count: int) -> list[str]:
 def _measured(engine: str, corpus: Path) -> dict[str, float]:
     """Index, open and query in a new process, so that memory is this engine's alone."""
     command = [sys.executable, __file__, "--measure", engine, str(corpus)]
-    quiet = {**os.environ, "TQDM_DISABLE": "1"}
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=quiet)
+    answer = subprocess.run(command, check=False, capture_output=True, text=True)  # bm25s draws progress bars
+    if answer.returncode:
+        raise RuntimeError(f"measuring {engine} failed:\n{answer.stderr}")
     figures: dict[str, float] = json.loads(answer.stdout)
     return figures
 

@@ -28,8 +28,8 @@ class BrowserConfig(BaseModel):
     max_contexts: rollouts that hold a browser context at once; further ones wait for a place.
     viewport_width, viewport_height: in CSS pixels.
     max_observation_chars: characters of the page's tree that one observation shows at most.
-    action_timeout_s: how long an element may take until it can be acted on.
-    navigation_timeout_s: how long a page may take to load, and a script of it to give way.
+    action_timeout_s: how long an element may take until it can be acted on, and a page to be read.
+    navigation_timeout_s: how long a page may take to load.
     screenshots: a folder; each observation is saved there as a PNG file beside the text.
     """
 

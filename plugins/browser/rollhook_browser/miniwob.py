@@ -65,7 +65,8 @@ class MiniWob:
     async def after(self, session: Session, action: Action) -> Progress:
         if action.name == "report_infeasible":
             return Progress(done=True, reward=0.0, info={"reason": "reported as infeasible"})
-        await session.run_clock(self._config.action_ms)
+        if action.name != "noop":  # which has moved the clock itself
+            await session.run_clock(self._config.action_ms)
         await session.settle()
         async with asyncio.timeout(self._config.navigation_timeout_s):
             state: Mapping[str, Any] | None = await session.page.evaluate(_STATE) if session.tabs else None

@@ -35,7 +35,7 @@ async def perform(session: Session, action: Action) -> None:
 
 
 async def _element(session: Session, arguments: Mapping[str, Any]) -> Locator:
-    return await session.tab.element(arguments["bid"], session.config.navigation_timeout_s)
+    return await session.tab.element(arguments["bid"], session.config.action_timeout_s)
 
 
 async def _click(session: Session, arguments: Mapping[str, Any]) -> None:

@@ -117,7 +117,7 @@ class Session:
         head = self._head(await self._title())
         try:
             with self.faults("the page"):
-                tree = (await self.tab.read(budget, self.config.navigation_timeout_s)).text
+                tree = (await self.tab.read(budget, self.config.action_timeout_s)).text
         except ActionError:
             tree = "(the page does not answer)"
         notes, self._notes = self._notes, []
@@ -149,7 +149,7 @@ class Session:
             self._notes.append(text)
 
     async def settle(self) -> None:
-        """Give the active page its time after an action, and wait for what it loads, as long as it may take."""
+        """Give the active page its time after an action, and wait for what it loads."""
         from playwright.async_api import Error
 
         await asyncio.sleep(self.rules.settle_ms / 1000)
