@@ -130,7 +130,8 @@ def _build(embedder: Embedder, corpus: Path, place: Path) -> None:
             encoded = embedder.passages(block)
             if vectors is None:
                 shape = (len(starts) - 1, encoded.shape[1])
-                vectors = np.lib.format.open_memmap(place / "vectors.npy", "w+", np.float32, shape)
+                open_memmap: Any = np.lib.format.open_memmap  # has types from NumPy 2.4 on only
+                vectors = open_memmap(place / "vectors.npy", "w+", np.float32, shape)
             vectors[done : done + len(block)] = encoded
             done += len(block)
             block = []
