@@ -30,7 +30,7 @@ def data_argument(command: _F) -> _F:
 def key_options(command: _F) -> _F:
     """`--input-key` and its like, passed as `input_key`, `label_key`, `metadata_key`, `tool_key`."""
     for name, default, holds in (
-        ("tool", "tools", "the tools a row offers"),
+        ("tool", "tools", "tool schemas, kept in the metadata for plugins"),
         ("metadata", "metadata", "the metadata"),
         ("label", "label", "the label"),
         ("input", "prompt", "the prompt: text, or a list of messages"),
