@@ -124,7 +124,9 @@ async def _attempt(rollout: LiveRollout, *, evaluation: bool) -> list[Sample]:
     async with AsyncExitStack() as stack:
         outcome, limit = await _play(rollout, resolved, stack)
         if not rollout.origin.sampled_tokens:
-            raise RolloutError(f"nothing was sampled: {limit or 'the topology ended without a turn'}")
+            owner = f"{rollout.opening}: " if rollout.opening else ""
+            why = limit or "the topology ended without a turn"
+            raise RolloutError(f"{owner}nothing was sampled: {why}", plugin=rollout.opening)
         reward = await _judge(rollout, resolved, outcome, whole=evaluation or limit is not None)
     return merge_siblings(rollout.origin, rollout.parts(limit), reward)
 

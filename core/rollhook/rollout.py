@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from rollhook.agent import LiveAgent, TurnLimits
 from rollhook.errors import RowError, TopologyError
@@ -49,6 +49,8 @@ from rollhook.siblings import Origin, Part
 from rollhook.spec import Choice, Limits, Resolved
 from rollhook.verifiers.judge import JUDGES
 
+_T = TypeVar("_T")
+
 
 @dataclass(slots=True)
 class LiveRollout:
@@ -57,6 +59,7 @@ class LiveRollout:
     row: the trainer's Sample, which plugins never hold: they get `sample`, a copy.
     sampling: the run's parameters for every turn. session: routes all its turns to one engine.
     owner: full name of the topology, the owner of tools it makes itself.
+    opening: full name of the item that is being opened, whose fault a time-out then is.
     closing: closes what the rollout opened. clock: what chat templates take for now, all along.
     """
 
@@ -77,6 +80,7 @@ class LiveRollout:
     verifiers: tuple[OpenVerifier, ...] = ()
     agents: list[LiveAgent] = field(default_factory=list)
     last_turn: Turn | None = None
+    opening: str | None = None
     shared: dict[str, Any] = field(default_factory=dict)
     clock: datetime = field(default_factory=lambda: datetime.now().astimezone())
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -96,11 +100,12 @@ class LiveRollout:
         self.limits, self.stop, self.owner = resolved.limits, resolved.stop, resolved.topology.name
         self.messages = prompt_messages(self.sample)
         for choice in resolved.tools:
-            self.tools.append(OpenTool(choice.name, await self.runtime.create(choice, Tool, self)))
+            self.tools.append(OpenTool(choice.name, await self._create(choice, Tool)))
         if resolved.environment is not None:
             await self._open_environment(resolved.environment, stack)
         self.verifiers = tuple([await self.open_verifier(choice) for choice in resolved.verifiers])
-        topology = await self.runtime.create(resolved.topology, Topology, self)
+        topology = await self._create(resolved.topology, Topology)
+        self.opening = None
         return OpenTopology(resolved.topology.name, topology)
 
     async def open_verifier(self, choice: Choice) -> OpenVerifier:
@@ -108,11 +113,15 @@ class LiveRollout:
         assert isinstance(choice.spec, VerifierSpec)
         group, timeout_s = choice.spec.group, self.runtime.config.verifier_timeout_s
         kind: type[Verifier | GroupVerifier] = GroupVerifier if group else Verifier
-        made = await self.runtime.create(choice, kind, self)
+        made = await self._create(choice, kind)
         return OpenVerifier(choice.name, made, timeout_s, weight=choice.weight, group=group)
 
+    async def _create(self, choice: Choice, kind: type[_T]) -> _T:
+        self.opening = choice.name
+        return await self.runtime.create(choice, kind, self)
+
     async def _open_environment(self, choice: Choice, stack: AsyncExitStack) -> None:
-        environment = await self.runtime.create(choice, Environment, self)
+        environment = await self._create(choice, Environment)
         self.environment = OpenEnvironment(choice.name, environment)
         stack.push_async_callback(close_quietly, self.environment)
         opening = await self.environment.reset(self)

@@ -143,6 +143,16 @@ async def test_the_wall_clock_ends_a_rollout_as_truncated(smollm2_tokenizer: Any
     assert engine.in_flight == 0
 
 
+async def test_an_environment_that_never_resets_is_named(smollm2_tokenizer: Any) -> None:
+    async with running(smollm2_tokenizer, []) as (runtime, _):
+        [sample] = await run_rollout(
+            runtime, row(label="hang", environment="w", limits={"timeout_s": 0.3}), {}
+        )
+
+    assert (error_of(sample)["plugin"], sample.status) == ("w/counter", Status.FAILED)
+    assert "w/counter: nothing was sampled: the rollout reached timeout_s" in error_of(sample)["message"]
+
+
 async def test_a_prompt_that_leaves_no_room_fails_and_says_so(smollm2_tokenizer: Any) -> None:
     async with running(smollm2_tokenizer, ["4"]) as (runtime, engine):
         [sample] = await run_rollout(runtime, row(limits={"max_context_tokens": 5}), {})

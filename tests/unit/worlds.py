@@ -56,6 +56,8 @@ class Counter:
     closed = 0
 
     async def reset(self, rollout: Rollout) -> Observation:
+        if rollout.sample.label == "hang":
+            await asyncio.Event().wait()
         return Observation(messages=[{"role": "user", "content": f"count from {rollout.sample.label}"}])
 
     async def step(self, turn: Turn) -> Observation:
