@@ -18,7 +18,7 @@ TOKENIZERS := smollm2 qwen3 deepseek_v3 gemma3 gptoss llama3_1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run test lint format bench setup test-sglang test-cli test-plugins-alone clean
+.PHONY: run test lint format bench setup system test-sglang test-cli test-plugins-alone clean
 
 run: setup
 	$(BIN)/python examples/multi_agent/run.py --out $(OUT)/multi_agent
@@ -51,6 +51,9 @@ test-plugins-alone:
 	scripts/test-plugins-alone.sh $(PYTHON) $(PLUGIN_DIRS)
 
 setup: $(READY)
+
+system:
+	scripts/system-packages.sh
 
 $(READY): pyproject.toml $(addsuffix /pyproject.toml,$(PLUGIN_DIRS)) Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
