@@ -51,10 +51,18 @@ def test_the_json_list_has_every_field_and_a_broken_plugin_makes_1(rollhook: Rol
 
 
 @pytest.mark.usefixtures("modules")
-def test_a_blocked_plugin_is_not_listed(rollhook: Rollhook) -> None:
+def test_a_blocked_plugin_is_named_and_not_listed(rollhook: Rollhook) -> None:
     result = rollhook("plugins", "--json", "--plugin", "bad=bad_for_list", "--block", "bad")
 
     assert "bad" not in [row["name"] for row in json.loads(result.stdout)]
+    assert result.stderr == "blocked: bad\n"
+
+
+def test_a_typo_in_a_blocked_name_is_refused(rollhook: Rollhook) -> None:
+    result = rollhook("plugins", "--block", "debat")
+
+    assert result.exit_code == 2
+    assert 'block: no plugin is named "debat"; did you mean "debate"' in result.stderr
 
 
 @pytest.mark.usefixtures("modules")

@@ -78,6 +78,7 @@ def make_plugins(config: RunConfig) -> tuple[Plugins, RunConfig]:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does; a console script starts without it
     plugins = Plugins(block=config.block)
     names = [plugins.add_module(module) for module in config.modules]
+    plugins.check_block()
     return plugins, config.model_copy(update={"plugins": (*config.plugins, *names)})
 
 

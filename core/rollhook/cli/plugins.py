@@ -23,14 +23,16 @@ from rollhook.version import __version__
 def command(ctx: click.Context, *, block: tuple[str, ...], plugin: tuple[str, ...], as_json: bool) -> None:
     """List the installed plugins and what they provide.
 
-    Exits with 1 if any of them is broken.
+    Exits with 1 if any of them is broken. Blocked ones are named on stderr only.
     """
-    plugins, _ = make_plugins(load_config(None, block=block, plugin=plugin))
+    plugins, config = make_plugins(load_config(None, block=block, plugin=plugin))
     rows = plugins.describe(builtin_plugin(builtin, __version__))
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
         _print_table(rows)
+    for name in config.block:
+        click.echo(f"blocked: {name}", err=True)
     if any(row["status"] != "ok" for row in rows):
         ctx.exit(1)
 
