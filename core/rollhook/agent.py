@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,16 @@ from rollhook.ledger import Ledger, Prompt, TurnId
 from rollhook.limits import DEFAULT_NEW_TOKENS
 from rollhook.opened import OpenTool
 from rollhook.parsing import Parsed, Parser
-from rollhook.protocols import Environment, Message, ToolCall, ToolResult, Turn
+from rollhook.protocols import (
+    BeforeTurn,
+    Environment,
+    Message,
+    Observation,
+    Said,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,9 @@ class LiveAgent:
 
     parser: makes the parser of one turn, told whether the prompt already opened the reasoning.
     seed: makes the sampling seed of a turn from (role, turn index); None leaves seeding to the engine.
-    truncated: the limit that ended this agent's last turn or loop, None while none did.
+    truncated: what ended this agent's last turn or loop early, a limit or the stage of an error; None while
+        nothing did. aborted: the trainer's abort did.
+    before_turn: what it is told goes through this first.
     """
 
     role: str
@@ -51,53 +63,98 @@ class LiveAgent:
     on_turn: Callable[[Turn], None]
     system: str | None = None
     trained: bool = True
+    before_turn: BeforeTurn | None = None
     truncated: str | None = None
+    aborted: bool = False
     turns: int = 0
     last: TurnId | None = None
     messages: list[Message] = field(default_factory=list)
 
-    async def turn(self, messages: str | Sequence[Message]) -> Turn:
-        """Say `messages` to the agent and sample its answer.
+    @property
+    def context_tokens(self) -> int:
+        """The length of its conversation, tokens."""
+        return 0 if self.last is None else self.ledger.length_until(self.last)
+
+    @property
+    def max_context_tokens(self) -> int | None:
+        """What its conversation may grow to, tokens; None: as far as the engine goes."""
+        return self.limits.max_context_tokens
+
+    def restart(self) -> None:
+        """Forget the conversation: the next turn opens a new one in its place."""
+        self.messages = []
+        self.last = None
+
+    async def turn(self, said: Said) -> Turn:
+        """Say something to the agent and sample its answer.
 
         Raises LimitReached when nothing may be sampled.
         """
-        new = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        before_turn = self.before_turn
+        if before_turn is not None:
+            self.before_turn = None  # the turns that it takes itself are as it says them
+            try:
+                said = await before_turn(self, said)
+            finally:
+                self.before_turn = before_turn
+        with self._cut_short():
+            if isinstance(said, Observation) and said.text is not None:
+                return await self._resume(said.text, said.kind)
+            return await self._answer_to(_messages(said), _kinds(said))
+
+    async def _answer_to(self, new: list[Message], kinds: Sequence[str | None]) -> Turn:
         if self.system is not None and not self.messages:
             new.insert(0, {"role": "system", "content": self.system})
-        prompt = self.ledger.extend(new, tools=[tool.schema for tool in self.tools.values()], after=self.last)
+        schemas = [tool.schema for tool in self.tools.values()]
+        prompt = self.ledger.extend(new, tools=schemas, after=self.last, kinds=kinds)
         completion = await self._sample(prompt)
         self.messages.extend(new)
         return self._finish(prompt, completion, opened=None)
 
-    async def resume(self, text: str) -> Turn:
+    async def _resume(self, text: str, kind: str | Sequence[str | None] | None) -> Turn:
         """Append raw text to the open turn and let the model go on in it."""
         if self.last is None:
             raise RolloutError("raw text cannot continue a turn before the first one was sampled")
-        prompt = self.ledger.continue_turn(self.last, text)
+        prompt = self.ledger.continue_turn(self.last, text, kind=kind if isinstance(kind, str) else None)
         completion = await self._sample(prompt)
         opened = self.messages.pop()
         return self._finish(prompt, completion, {**opened, "content": f"{opened['content']}{text}"})
 
-    async def loop(
-        self, messages: str | Sequence[Message], *, environment: Environment | None = None
-    ) -> Turn:
+    async def answer(self, turn: Turn, *, environment: Environment | None = None) -> Observation | None:
+        """What follows `turn`: its tools' results, else what the environment shows; None: nothing does."""
+        if turn.finish_reason == "length":
+            return None
+        if not turn.tool_calls and not turn.call_errors:
+            return None if environment is None else await environment.step(turn)
+        results = await self._call_tools(turn)
+        if results.done and environment is not None:
+            await environment.step(turn)
+        return results
+
+    async def loop(self, said: Said, *, environment: Environment | None = None) -> Turn:
         """Turns until nothing answers, the environment is done, or a limit is reached."""
-        turn = await self.turn(messages)
-        while turn.finish_reason != "length":
-            try:
-                if turn.tool_calls or turn.call_errors:
-                    turn = await self.turn(await self._call_tools(turn))
-                    continue
-                if environment is None:
-                    break
-                seen = await environment.step(turn)
-                if seen.done:
-                    break
-                turn = await (self.turn(seen.messages) if seen.text is None else self.resume(seen.text))
-            except LimitReached as reached:
-                self.truncated = reached.limit
-                break
+        turn = await self.turn(said)
+        try:
+            while (seen := await self.answer(turn, environment=environment)) and not seen.done:
+                turn = await self.turn(seen)
+        except LimitReached as reached:
+            self.truncated = reached.limit
         return turn
+
+    @contextmanager
+    def _cut_short(self) -> Iterator[None]:
+        """Remember what ends a turn before it is there."""
+        try:
+            yield
+        except LimitReached as reached:
+            self.truncated = reached.limit
+            raise
+        except RolloutError as error:
+            self.truncated = error.stage
+            raise
+        except RolloutAborted:
+            self.aborted = True
+            raise
 
     async def _sample(self, prompt: Prompt) -> Completion:
         if self.turns >= self.limits.max_turns:
@@ -146,7 +203,7 @@ class LiveAgent:
             raise RolloutAborted
         return turn
 
-    async def _call_tools(self, turn: Turn) -> list[Message]:
+    async def _call_tools(self, turn: Turn) -> Observation:
         """Run the turn's calls at once; answers come in the order of the calls."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -154,13 +211,15 @@ class LiveAgent:
         except ExceptionGroup as failed:
             error = first_leaf(failed) or failed
             raise error from error.__cause__
+        results = [task.result() for task in tasks]
         answers: list[Message] = [
-            {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": task.result().content}
-            for call, task in zip(turn.tool_calls, tasks, strict=True)
+            {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": result.content}
+            for call, result in zip(turn.tool_calls, results, strict=True)
         ]
         if turn.call_errors:
             answers.append({"role": "user", "content": "\n".join(turn.call_errors)})
-        return answers
+        over = any(result.done for result in results)
+        return Observation(messages=answers, done=over, kind=[result.kind for result in results])
 
     async def _call(self, call: ToolCall) -> ToolResult:
         tool = self.tools.get(call.name)
@@ -168,6 +227,19 @@ class LiveAgent:
             known = ", ".join(self.tools) or "none"
             return ToolResult(f"Error: there is no tool {call.name!r}; the tools are: {known}", is_error=True)
         return await tool.call(call.arguments)
+
+
+def _messages(said: Said) -> list[Message]:
+    if isinstance(said, str):
+        return [{"role": "user", "content": said}]
+    return list(said.messages if isinstance(said, Observation) else said)
+
+
+def _kinds(said: Said) -> Sequence[str | None]:
+    """Of each message that is said; those left out have none."""
+    if not isinstance(said, Observation) or said.kind is None:
+        return ()
+    return [said.kind] * len(said.messages) if isinstance(said.kind, str) else said.kind
 
 
 def _message(parsed: Parsed, opened: Message | None) -> Message:

@@ -247,6 +247,11 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
         yield Any if isinstance(annotation, TypeVar) else annotation
 
 
+def types_in(annotation: Any) -> list[Any]:
+    """What a value of this type can be: the members of a union, else the type itself."""
+    return list(_alternatives(annotation))
+
+
 def _elements(annotation: Any) -> Iterator[Any]:
     """The types of what a sequence of this type holds."""
     for part in _alternatives(annotation):

@@ -29,7 +29,7 @@ A whole plugin (`my_plugin/hooks.py`, with the entry point `my-plugin = "my_plug
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
@@ -55,7 +55,8 @@ T_co = TypeVar("T_co", covariant=True)
 hookspec = pluggy.HookspecMarker("rollhook")
 hookimpl = pluggy.HookimplMarker("rollhook")
 
-Credit = Literal["broadcast", "split", "roles"]
+WholeCredit = Literal["broadcast", "split", "split_segments"]
+Credit = Literal["broadcast", "split", "split_segments", "roles", "zero_sum"]
 EventSink = Callable[[Event], None]
 Normalizer = Callable[[Message], Message]
 
@@ -134,13 +135,21 @@ class VerifierSpec(ItemSpec[Verifier | GroupVerifier]):
 class TopologySpec(ItemSpec[Topology]):
     """A way for agents to work together.
 
-    credit: how a rollout's reward reaches its siblings: `broadcast` gives each the full reward (for losses
-        that average over a rollout), `split` shares it by trained tokens (for losses that sum over samples),
-        `roles` gives each role its own from `Outcome.role_rewards`.
+    credit: how a rollout's reward reaches its siblings (docs/credit.md: which one for which loss).
+        `broadcast` gives each the full reward (for losses that average over a rollout, or over tokens).
+        `split` shares it by trained tokens, `split_segments` evenly (for losses that average over each sample
+        and sum over samples). `roles` gives each role its own from `Outcome.role_rewards`, where every
+        trained role must stand. `zero_sum` reads them as the results of a contest between the roles named
+        there, such as 1 for the winner and -1 for the loser, and gives each role its own minus their mean.
+        A run's `credit` overrides the first three, and never the last two. A topology whose configuration
+        names another (`TopologyUse`) has that one's credit and weights instead of its own.
+    role_weights: for `roles` and `zero_sum`, what a role's reward and advantage are multiplied by, at least
+        0, by role or pattern (`solver_*`); 1.0 for others. A run's `role_weights` go first.
     fan_out: whether a rollout makes several samples by design; such topologies need `return_shape: list`.
     """
 
     credit: Credit = "broadcast"
+    role_weights: Mapping[str, float] = field(default_factory=dict)
     fan_out: bool = True
 
 
@@ -150,9 +159,11 @@ class SandboxSpec(ItemSpec[Sandbox]):
 
     create: `create(resource, packages)`, plain and quick: a sandbox whose Python can import these
         distributions. It starts at the latest when it is first used.
+    from_image: `from_image(resource, packages, image)`, the same of a container image; None: there are none.
     """
 
     create: Callable[[Any, Sequence[str]], Sandbox]  # type: ignore[assignment]  # a run may own one, too
+    from_image: Callable[[Any, Sequence[str], str], Sandbox] | None = None
 
 
 class HookSpecs:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollhook.errors import ConfigError, RowError
-from rollhook.fields import Loc, MisfitError, fitted_exactly, show_loc
+from rollhook.fields import Loc, MisfitError, fields_of, fitted_exactly, show_loc, types_in
 from rollhook.hookspecs import ItemSpec
 from rollhook.names import UnknownName
 from rollhook.registry import Item
@@ -68,6 +68,14 @@ class Use(BaseModel):
         return self.model_extra or {}
 
 
+class TopologyUse(Use):
+    """A field of this type in a topology's configuration names another topology, to be run inside it.
+
+    The name and the configuration beside it are checked as a row's own, and rows may set what they may there.
+    `Rollout.run_topology` runs it. The outer topology's credit is then the inner one's.
+    """
+
+
 class WeightedUse(Use):
     """A verifier, and how much its score counts. weight: unitless; the scores of several are summed."""
 
@@ -78,19 +86,21 @@ class WeightedUse(Use):
 class Choice:
     """One item to use. name: the full one, `plugin/item`. config: checked; shared, so not to be changed.
 
-    weight: how much a verifier's score counts.
+    weight: how much a verifier's score counts. named: the topologies that the configuration names, by field.
     """
 
     name: str
     spec: ItemSpec[Any]
     config: BaseModel
     weight: float = 1.0
+    named: Mapping[str, Choice] = field(default_factory=dict)
 
 
 def configured(item: Item, config: Mapping[str, Any], *, key: str, from_row: Mapping[str, Any]) -> Choice:
     """`item` with `config`. from_row: what an untrusted row set of it. Raises SpecError about `key`."""
     try:
-        misset = refused(item.spec.config, from_row)
+        naming = naming_fields(item.spec.config)
+        misset = refused(item.spec.config, {key: said for key, said in from_row.items() if key not in naming})
         made = None if misset else fitted_exactly(item.spec.config, config)
     except MisfitError as error:
         raise SpecError(
@@ -106,6 +116,11 @@ def configured(item: Item, config: Mapping[str, Any], *, key: str, from_row: Map
         raise SpecError([Fault(_under(key, loc), message, hint, item.name)])
     assert made is not None
     return Choice(item.name, item.spec, made)
+
+
+def naming_fields(config: type[BaseModel]) -> set[str]:
+    """The keys of a configuration that name topologies."""
+    return {key for key, field in fields_of(config).items() if TopologyUse in types_in(field.annotation)}
 
 
 @contextmanager

@@ -17,7 +17,9 @@ ITEM_NAME = r"[a-z0-9][a-z0-9_-]*"
 BUILTIN_PLUGIN = "rollhook"
 """The plugin name that built-in items live under."""
 
-PUBLISHED_PLUGINS = frozenset({"browser", "calculator", "debate", "retool", "search-r1", "terminal"})
+PUBLISHED_PLUGINS = frozenset(
+    {"browser", "calculator", "debate", "retool", "search-r1", "terminal", "topologies"}
+)
 """Plugins the project publishes; each is the distribution `rollhook-NAME`."""
 
 

@@ -7,8 +7,9 @@ breach is a `RuleError` that says what was found and what the rule is; `rollhook
 from __future__ import annotations
 
 import inspect
+import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 from packaging.requirements import Requirement
@@ -150,6 +151,17 @@ def _check_item(what: str, item: ItemSpec[Any]) -> None:
         raise RuleError(
             f"{what}: credit is {item.credit!r}; the rule is one of {', '.join(get_args(Credit))}"
         )
+    if isinstance(item, TopologySpec) and not _are_weights(item.role_weights):
+        raise RuleError(
+            f"{what}: role_weights is {item.role_weights!r}; the rule is finite numbers of at least 0 by role"
+        )
+
+
+def _are_weights(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(role, str) and isinstance(weight, int | float) and 0 <= weight < math.inf
+        for role, weight in value.items()
+    )
 
 
 def _check_callable(what: str, value: object, *arguments: str, hint: str = "") -> None:

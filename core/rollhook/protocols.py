@@ -7,11 +7,14 @@ described here; every asynchronous step of a rollout is one of their methods.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from rollhook.sample import Sample
+
+_T = TypeVar("_T")
 
 Message = dict[str, Any]
 """One chat message in OpenAI's form: role, content, and tool_calls, tool_call_id, reasoning_content."""
@@ -56,10 +59,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answers. `is_error` marks an answer that tells the model what it did wrong."""
+    """What a tool answers. `is_error` marks an answer that tells the model what it did wrong.
+
+    kind: what its tokens are called in `rollhook_result["spans"]`, for example "retrieved"; None: "messages".
+    done: the episode is over: the model is not shown the results of this turn, and nothing more is sampled.
+    """
 
     content: str
     is_error: bool = False
+    kind: str | None = None
+    done: bool = False
 
 
 @runtime_checkable
@@ -90,6 +99,8 @@ class Observation:
     (give one or the other). done: the episode is over and nothing more is sampled.
     reward: this step's reward, unitless; a rollout's environment reward is their sum.
     info: the environment's own facts as JSON data, merged over steps into `View.environment`.
+    kind: what the tokens of `text`, or of each of `messages` (one name for all, or one a message), are called
+        in `rollhook_result["spans"]`; None: "text", "messages". Those of the opening are "prompt".
     """
 
     messages: Sequence[Message] = ()
@@ -97,6 +108,7 @@ class Observation:
     done: bool = False
     reward: float | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    kind: str | Sequence[str | None] | None = None
 
 
 @runtime_checkable
@@ -104,8 +116,8 @@ class Environment(Protocol):
     """The world one rollout acts in.
 
     `reset` gives the messages the conversation opens with; an Observation without messages means the
-    row's own prompt. `step` is called after every turn without tool calls. `close` is always called,
-    also on cancellation.
+    row's own prompt. `step` is called after every turn without tool calls, and after one in which a tool
+    ended the episode, for what it came to. `close` is always called, also on cancellation.
     """
 
     async def reset(self, rollout: Rollout) -> Observation: ...
@@ -172,7 +184,7 @@ class Outcome:
 
     response: the rollout's answer, which the row's verifier scores; None: the last turn's content.
     reward: set by a topology that scored itself; None: ask the verifier.
-    role_rewards: reward by role, for credit "roles".
+    role_rewards: reward by role, for the credits "roles" and "zero_sum".
     scores: named numbers for the record (`rollhook_result["scores"]`).
     """
 
@@ -228,7 +240,7 @@ class Process(Protocol):
         """The size of its terminal. Raises ValueError without one."""
         ...
 
-    def kill_foreground(self) -> None:
+    async def kill_foreground(self) -> None:
         """Kill the process group in its terminal's foreground. Raises ValueError without a terminal."""
         ...
 
@@ -294,8 +306,17 @@ class Sandbox(Protocol):
         ...
 
 
+Said = str | Sequence[Message] | Observation
+"""What an agent can be told: one user message, messages, or what followed its last turn."""
+
+
 class Agent(Protocol):
-    """One participant of a rollout, with a conversation of its own."""
+    """One participant of a rollout, with a conversation of its own.
+
+    context_tokens: the length of its conversation, prompts and answers. max_context_tokens: what it may grow
+    to; None: as far as the engine goes. truncated: what ended its last turn or loop early, the name of a
+    limit or the stage of an error; None when nothing did.
+    """
 
     @property
     def role(self) -> str: ...
@@ -303,19 +324,46 @@ class Agent(Protocol):
     @property
     def messages(self) -> Sequence[Message]: ...
 
-    async def turn(self, messages: str | Sequence[Message]) -> Turn:
-        """Say `messages` (a string is one user message) to the agent and sample its answer."""
-        ...
+    @property
+    def context_tokens(self) -> int: ...
 
-    async def loop(
-        self, messages: str | Sequence[Message], *, environment: Environment | None = None
-    ) -> Turn:
-        """Turns until the agent neither calls a tool nor is answered by the environment.
+    @property
+    def max_context_tokens(self) -> int | None: ...
 
-        Tool results and observations are fed back between turns. Returns the last turn; reaching a limit
-        ends the loop and marks the rollout TRUNCATED.
+    @property
+    def truncated(self) -> str | None: ...
+
+    async def turn(self, said: Said) -> Turn:
+        """Say something to the agent (a string is one user message) and sample its answer.
+
+        Raises LimitReached when nothing may be sampled.
         """
         ...
+
+    async def answer(self, turn: Turn, *, environment: Environment | None = None) -> Observation | None:
+        """What follows the agent's last turn, to be said next: the results of its tool calls, else what the
+        environment shows. None when nothing follows, as after a turn that was cut at a limit."""
+        ...
+
+    async def loop(self, said: Said, *, environment: Environment | None = None) -> Turn:
+        """Turns until the agent neither calls a tool nor is answered by the environment.
+
+        What `answer` gives is said between turns. Returns the last turn; reaching a limit ends the loop and
+        marks the agent's samples TRUNCATED.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Forget the conversation: the next turn opens a new one under the agent's system prompt and tools.
+
+        What was sampled stays and trains, as a segment of kind "wipe"; the last conversation's is "final".
+        Open it with other words than before: the same ones again are a retry, of which one answer trains.
+        """
+        ...
+
+
+BeforeTurn = Callable[[Agent, Said], Awaitable[Said]]
+"""Gets an agent and what it is about to be told; returns what it is told instead. May take turns itself."""
 
 
 class Rollout(Protocol):
@@ -325,6 +373,7 @@ class Rollout(Protocol):
     environment's first observation, else the row's prompt. deadline: when the wall-clock limit ends it, in
     `asyncio` loop time, None without limit. rng: seeded by run seed, rollout and sample index.
     shared: what the items of one rollout hand to each other, under keys that start with their plugin's name.
+    can_verify: whether `verify` gives a score: the row has verifiers, and none of them sees whole groups.
     """
 
     @property
@@ -348,6 +397,9 @@ class Rollout(Protocol):
     @property
     def shared(self) -> dict[str, Any]: ...
 
+    @property
+    def can_verify(self) -> bool: ...
+
     def agent(
         self,
         role: str = "main",
@@ -357,8 +409,12 @@ class Rollout(Protocol):
         model: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         trained: bool = True,
+        max_turns: int | None = None,
+        max_new_tokens: int | None = None,
+        max_context_tokens: int | None = None,
     ) -> Agent:
-        """A new agent. tools: None means the row's. sampling: overrides for this agent's turns.
+        """A new agent; also tools may make them. tools: None means the row's. sampling: overrides for this
+        agent's turns. max_turns, max_new_tokens, max_context_tokens: its budget, where below the limits.
 
         model: another model of the run, by its name in the configuration's `models` (a judge, a frozen
         opponent); only the policy's tokens train, so such an agent needs trained=False.
@@ -366,15 +422,35 @@ class Rollout(Protocol):
         """
         ...
 
-    async def verify(self, response: str | None = None) -> Score | None:
-        """Score a response by the row's verifier; None when the row has none."""
+    async def verify(self, response: str | None = None, *, agent: Agent | None = None) -> Score | None:
+        """Score a response by the row's verifier; None when the row has none (see `can_verify`).
+
+        response: None means the last turn's content. agent: whose conversation the verifier sees; None: the
+        one of the agent that spoke last.
+        """
         ...
 
-    async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
+    async def run_topology(self, field: str, *, before_turn: BeforeTurn | None = None) -> Outcome:
+        """Run the topology that `field` of this topology's configuration names (a `TopologyUse`).
+
+        before_turn: called before each turn of its agents. Returns its Outcome. One runs at a time.
+        """
+        ...
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have `close` called when the rollout ends, however it ends; what was asked for last comes first."""
+        ...
+
+    async def sandbox(self, *, packages: Sequence[str] = (), image: str | None = None) -> Sandbox:
         """A new sandbox of the backend that the run configuration names, closed when the rollout ends.
 
-        packages: distributions that its Python can import. Raises ConfigError where the backend cannot run.
+        packages: distributions that its Python can import. image: a container image to run, None for the
+        backend's own. Raises ConfigError where the backend cannot run, ResourceError where it has no images.
         """
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """How many of the policy's tokens a text takes, alone. Raises RuntimeError without a model."""
         ...
 
     def event(self, kind: str, **data: Any) -> None:
@@ -401,6 +477,20 @@ class Run(Protocol):
     @property
     def concurrency(self) -> int: ...
 
-    async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
+    async def sandbox(self, *, packages: Sequence[str] = (), image: str | None = None) -> Sandbox:
         """A new sandbox, as `Rollout.sandbox` gives; whoever asked closes it."""
+        ...
+
+    async def share(
+        self,
+        name: str,
+        opener: Callable[[], AbstractAsyncContextManager[_T]],
+        *,
+        key: Hashable = None,
+    ) -> _T:
+        """What `opener()` opens, once in the run for each (name, key), whichever items ask for it.
+
+        name: `plugin/thing`, which errors name. It is closed after everything that was ready later, when the
+        run ends. Raises ResourceError when opening fails; who asks next tries again.
+        """
         ...

@@ -10,7 +10,7 @@ import hashlib
 import random
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rollhook.agent import LiveAgent, TurnLimits
+from rollhook.engine import Engine
 from rollhook.errors import RowError, TopologyError
 from rollhook.hookspecs import VerifierSpec
 from rollhook.ledger import Segment
@@ -31,9 +32,12 @@ from rollhook.opened import (
 )
 from rollhook.parsing import NewId
 from rollhook.protocols import (
+    Agent,
+    BeforeTurn,
     Environment,
     GroupVerifier,
     Message,
+    Outcome,
     Sandbox,
     Score,
     Tool,
@@ -42,6 +46,8 @@ from rollhook.protocols import (
     Verifier,
     View,
 )
+from rollhook.replay import Replay
+from rollhook.resuming import Kept, ResumingEngine
 from rollhook.runtime import Runtime
 from rollhook.sample import Sample, Status, detached
 from rollhook.served import ServedModel
@@ -58,9 +64,11 @@ class LiveRollout:
 
     row: the trainer's Sample, which plugins never hold: they get `sample`, a copy.
     sampling: the run's parameters for every turn. session: routes all its turns to one engine.
-    owner: full name of the topology, the owner of tools it makes itself.
+    owner: full name of the topology, the owner of tools it makes itself. choice: that topology, as named.
+    before_turn: of every agent that is made.
     opening: full name of the item that is being opened, whose fault a time-out then is.
     closing: closes what the rollout opened. clock: what chat templates take for now, all along.
+    kept: what the trainer's Sample kept of an attempt that was aborted. evaluation: nothing of it trains.
     """
 
     runtime: Runtime
@@ -71,6 +79,8 @@ class LiveRollout:
     stop: Sequence[str] = ()
     session: str = ""
     owner: str = ""
+    choice: Choice | None = None
+    before_turn: BeforeTurn | None = None
     deadline: float | None = None
     sample: Sample = field(init=False)
     rng: random.Random = field(init=False)
@@ -84,11 +94,15 @@ class LiveRollout:
     shared: dict[str, Any] = field(default_factory=dict)
     clock: datetime = field(default_factory=lambda: datetime.now().astimezone())
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
+    kept: Kept | None = None
+    evaluation: bool = False
 
     def __post_init__(self) -> None:
         self.sample = detached(self.row)
         self.session = getattr(self.sample, "session_id", None) or uuid.uuid4().hex
         self.rng = random.Random(f"{self.runtime.seed}/{self.rollout_id}/{self.sample.index}")
+        if self.kept is not None:
+            self.clock = self.kept.clock
 
     async def open(self, resolved: Resolved, stack: AsyncExitStack) -> OpenTopology:
         """Make what the row names, in the order tools, environment, verifier, topology.
@@ -97,7 +111,8 @@ class LiveRollout:
         EnvironmentFailure.
         """
         self.closing = stack
-        self.limits, self.stop, self.owner = resolved.limits, resolved.stop, resolved.topology.name
+        self.limits, self.stop = resolved.limits, resolved.stop
+        self.owner, self.choice = resolved.topology.name, resolved.topology
         self.messages = prompt_messages(self.sample)
         for choice in resolved.tools:
             self.tools.append(OpenTool(choice.name, await self._create(choice, Tool)))
@@ -136,6 +151,9 @@ class LiveRollout:
         model: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         trained: bool = True,
+        max_turns: int | None = None,
+        max_new_tokens: int | None = None,
+        max_context_tokens: int | None = None,
     ) -> LiveAgent:
         """A new agent with an empty conversation (see `rollhook.protocols.Rollout.agent`)."""
         if any(agent.role == role for agent in self.agents):
@@ -156,30 +174,54 @@ class LiveRollout:
         made = LiveAgent(
             role=role,
             ledger=self.runtime.ledger(served, role=role, trained=trained, clock=self.clock),
-            engine=served.engine,
+            engine=self._engine(served, trained=trained),
             parser=partial(self.runtime.parser, schemas, self._call_ids(role)),
             tools=by_name,
             sampling=_with_stop({**self.sampling, **(sampling or {})}, self.stop),
             seed=self._turn_seed if self.runtime.config.seed is not None else None,
             limits=TurnLimits(
-                self.limits.max_turns, self.limits.max_new_tokens, self.limits.max_context_tokens
+                self.limits.max_turns if max_turns is None else min(self.limits.max_turns, max_turns),
+                _least(self.limits.max_new_tokens, max_new_tokens),
+                _least(self.limits.max_context_tokens, max_context_tokens),
             ),
             session=self.session,
             on_turn=self._on_turn,
             system=system,
             trained=trained,
+            before_turn=self.before_turn,
         )
         self.agents.append(made)
         return made
 
-    async def verify(self, response: str | None = None) -> Score | None:
+    async def run_topology(self, field: str, *, before_turn: BeforeTurn | None = None) -> Outcome:
+        """Run the topology that `field` of the running one's configuration names.
+
+        Raises TopologyError when it names none.
+        """
+        outer = self.owner, self.choice, self.before_turn
+        inner = None if self.choice is None else self.choice.named.get(field)
+        if inner is None:
+            raise TopologyError(f"{self.owner}: {field!r} of its configuration names no topology")
+        self.owner, self.choice, self.before_turn = inner.name, inner, before_turn
+        try:
+            made = await self.runtime.create(inner, Topology, self)
+            return await OpenTopology(inner.name, made).run(self)
+        finally:
+            self.owner, self.choice, self.before_turn = outer
+
+    @property
+    def can_verify(self) -> bool:
+        """Whether `verify` gives a score."""
+        return bool(self.verifiers) and not any(verifier.group for verifier in self.verifiers)
+
+    async def verify(self, response: str | None = None, *, agent: Agent | None = None) -> Score | None:
         """Score `response` (None: the last turn's content) by the row's verifiers.
 
         None without any, and where one of them needs the prompt's other answers too.
         """
-        if not self.verifiers or any(verifier.group for verifier in self.verifiers):
+        if not self.can_verify:
             return None
-        return await score_by(self.verifiers, self.view(self.answer(response)))
+        return await score_by(self.verifiers, self.view(self.answer(response), agent))
 
     def answer(self, response: str | None) -> str:
         """`response`, or where it is None the last turn's content."""
@@ -187,15 +229,21 @@ class LiveRollout:
             return response
         return str(self.last_turn.message["content"]) if self.last_turn else ""
 
-    async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have `close` called when the rollout ends, however it ends."""
+        self.closing.push_async_callback(close)
+
+    async def sandbox(self, *, packages: Sequence[str] = (), image: str | None = None) -> Sandbox:
         """A new sandbox, closed when the rollout ends (see `rollhook.protocols.Rollout.sandbox`)."""
-        made = await self.runtime.sandbox(packages=packages)
-        self.closing.push_async_callback(made.close)
+        made = await self.runtime.sandbox(packages=packages, image=image)
+        self.at_end(made.close)
         return made
 
-    def view(self, response: str) -> View:
-        """What a verifier sees of this rollout."""
-        speaker = next((a for a in self.agents if self.last_turn and a.role == self.last_turn.role), None)
+    def view(self, response: str, agent: Agent | None = None) -> View:
+        """What a verifier sees of this rollout. agent: whose conversation, None: that of who spoke last."""
+        speaker = agent or next(
+            (a for a in self.agents if self.last_turn and a.role == self.last_turn.role), None
+        )
         return View(
             prompt=self.sample.prompt,
             label=self.sample.label,
@@ -204,6 +252,10 @@ class LiveRollout:
             metadata=self.sample.metadata,
             environment=self.environment.result if self.environment else None,
         )
+
+    def count_tokens(self, text: str) -> int:
+        """The policy's tokens in `text` (see `rollhook.protocols.Rollout.count_tokens`)."""
+        return self.runtime.count_tokens(text)
 
     def event(self, kind: str, **data: Any) -> None:
         """Tell every event sink; returns at once."""
@@ -220,15 +272,16 @@ class LiveRollout:
     @property
     def origin(self) -> Origin:
         """The rollout as its siblings know it, with the tokens sampled so far."""
-        sampled = [(agent.trained, agent.ledger.sampled_tokens) for agent in self.agents]
         return Origin(
             sample=self.row,
             rollout_id=self.rollout_id,
-            sampled_tokens=sum(tokens for _, tokens in sampled),
-            trained_tokens=sum(tokens for trained, tokens in sampled if trained),
+            sampled_tokens=sum(agent.ledger.sampled_tokens for agent in self.agents),
+            trained_tokens=sum(agent.ledger.trained_tokens for agent in self.agents),
             environment=self.environment.result if self.environment else None,
             clock=self.clock.isoformat(timespec="seconds"),
             kept=sum((agent.ledger.kept for agent in self.agents), Counter()),
+            replay=self._replay,
+            resumed=None if self.kept is None else self.kept.record(),
         )
 
     def parts(self, limit: str | None = None) -> list[Part]:
@@ -239,14 +292,29 @@ class LiveRollout:
             for segment in agent.ledger.segments()
         ]
 
+    @property
+    def aborted(self) -> bool:
+        """Whether the trainer's abort interrupted one of its turns."""
+        return any(agent.aborted for agent in self.agents)
+
+    @property
+    def _replay(self) -> Replay:
+        return Replay() if self.evaluation else self.runtime.replay
+
+    def _engine(self, served: ServedModel, *, trained: bool) -> Engine:
+        """The engine of an agent: its turns are whole, and begin with what was kept of a former attempt."""
+        engine = self.runtime.continuing(served.engine, self._replay if trained else Replay())
+        return ResumingEngine(engine, self.kept) if trained and self.kept is not None else engine
+
     def _check_sampling(self, role: str, sampling: Mapping[str, Any], *, trained: bool) -> None:
-        """Raise TopologyError for a temperature of its own: a trainer divides logits by the run's."""
-        own, run = sampling.get("temperature"), self.sampling.get("temperature", 1.0)
-        if trained and own is not None and own != run:
-            raise TopologyError(
-                f"{self.owner}: agent {role!r} trains, so it samples at the run's temperature {run}, not at "
-                f"{own}; drop the temperature, or make the agent with trained=False"
-            )
+        """Raise TopologyError for a temperature or top_p of its own: a trainer reckons with the run's."""
+        for name in ("temperature", "top_p"):
+            own, run = sampling.get(name), self.sampling.get(name, 1.0)
+            if trained and own is not None and own != run:
+                raise TopologyError(
+                    f"{self.owner}: agent {role!r} trains, so it samples at the run's {name} {run}, not at "
+                    f"{own}; drop the {name}, or make the agent with trained=False"
+                )
 
     def _served(self, role: str, model: str | None, *, trained: bool) -> ServedModel:
         known = self.runtime.model_names
@@ -255,12 +323,13 @@ class LiveRollout:
                 f"{self.owner}: agent {role!r} asks for the model {model!r}; beside the policy the run has: "
                 f"{', '.join(known) or 'none'} (set models in the run configuration)"
             )
-        if model is not None and trained:
+        served = self.runtime.model(model)
+        if trained and served is not self.runtime.policy:
             raise TopologyError(
                 f"{self.owner}: agent {role!r} of the model {model!r} cannot train, only the policy's tokens "
                 "do; make it with trained=False"
             )
-        return self.runtime.model(model)
+        return served
 
     def _hold(self, tool: Tool) -> OpenTool:
         return tool if isinstance(tool, OpenTool) else OpenTool(self.owner, tool)
@@ -293,6 +362,10 @@ def _status(agent: LiveAgent, segment: Segment, limit: str | None) -> Status:
 
 def _response(agent: LiveAgent, segment: Segment) -> str:
     return agent.ledger.renderer.decode(segment.tokens[segment.prompt_length :])
+
+
+def _least(limit: int | None, budget: int | None) -> int | None:
+    return min((each for each in (limit, budget) if each is not None), default=None)
 
 
 def _with_stop(sampling: dict[str, Any], stop: Sequence[str]) -> dict[str, Any]:

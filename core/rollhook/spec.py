@@ -18,17 +18,31 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from rollhook.config import RunConfig
 from rollhook.errors import ConfigError
-from rollhook.fields import Misfit, MisfitError, fields_of, fitted, misfits_of_part, plain, show_loc, takes
+from rollhook.fields import MisfitError, fitted, plain, show_loc
 from rollhook.hookspecs import Defaults, EnvironmentSpec, TopologySpec
-from rollhook.items import Choice, Fault, SpecError, Use, WeightedUse, configured, faults_at, faults_of
+from rollhook.items import (
+    Choice,
+    Fault,
+    SpecError,
+    TopologyUse,
+    Use,
+    WeightedUse,
+    configured,
+    faults_at,
+    faults_of,
+    naming_fields,
+)
 from rollhook.limits import Limits
 from rollhook.names import did_you_mean
 from rollhook.registry import Item, Kind, Registry
+from rollhook.roles import RoleConfig
+from rollhook.settings import check_part, read_settings
 
 __all__ = ["Choice", "Fault", "Limits", "Resolved", "Resolver", "RolloutSpec", "SpecError", "Use"]
 
 _CACHED_ROWS = 4096
 _SINGLE = "rollhook/single"
+_MOST_NESTED = 4
 _encode = json.JSONEncoder(default=plain).encode
 
 
@@ -118,8 +132,9 @@ class Resolver:
     def __init__(self, registry: Registry, config: RunConfig) -> None:
         self._registry = registry
         self._trust_rows = config.trust_rows
+        self._models = list(config.models)
         self._caps = config.limits
-        self._settings = _settings(registry, config.settings)
+        self._settings = read_settings(registry, config.settings)
         self._default = self._run_default(config)
         self._seen: dict[str, Resolved | tuple[Fault, ...]] = {}
 
@@ -219,7 +234,42 @@ class Resolver:
             **self._said(layers.default, item),
             **from_row,
         }
-        return configured(item, config, key=key, from_row={} if self._trust_rows else from_row)
+        return self._configured(item, config, key, {} if self._trust_rows else from_row)
+
+    def _configured(
+        self, item: Item, config: Mapping[str, Any], key: str, from_row: Mapping[str, Any]
+    ) -> Choice:
+        """`item` with `config`, and with it the topologies and models that the configuration names."""
+        choice = configured(item, config, key=key, from_row=from_row)
+        row_names_one = not naming_fields(item.spec.config).isdisjoint(from_row)
+        named = {}
+        for name, value in choice.config:
+            if isinstance(value, TopologyUse):
+                named[name] = self._named(f"{key}.{name}", value, value.config if row_names_one else {})
+            elif isinstance(value, Mapping):
+                self._check_models(f"{key}.{name}", value)
+        if not named:
+            return choice
+        inner = next(iter(named.values())).spec
+        assert isinstance(choice.spec, TopologySpec)
+        assert isinstance(inner, TopologySpec)
+        spec = replace(choice.spec, credit=inner.credit, role_weights=inner.role_weights)
+        return replace(choice, spec=spec, named=named)
+
+    def _named(self, key: str, use: TopologyUse, from_row: Mapping[str, Any]) -> Choice:
+        if key.count(".") > _MOST_NESTED:
+            raise SpecError([Fault(key, f"more than {_MOST_NESTED} topologies inside each other")])
+        with faults_at(key):
+            item = self._registry.find("topology", use.name)
+        config = {**self._settings.get(("topology", item.name), {}), **use.config}
+        return self._configured(item, config, key, from_row)
+
+    def _check_models(self, key: str, roles: Mapping[Any, Any]) -> None:
+        """Raise SpecError for a role of a model that the run does not have."""
+        for role, said in roles.items():
+            if isinstance(said, RoleConfig) and said.model not in (None, *self._models):
+                hint = did_you_mean(str(said.model), self._models) or "set models in the run configuration"
+                raise SpecError([Fault(f"{key}.{role}.model", f'the run has no model "{said.model}"', hint)])
 
     def _said(self, spec: RolloutSpec, item: Item) -> dict[str, Any]:
         """The configuration that `spec` gives `item`, empty when it does not name it."""
@@ -241,7 +291,7 @@ class Resolver:
                     key = _key(kind, number, len(uses))
                     with faults_at(key):
                         item = self._registry.find(kind, use.name)
-                    _check_part(f"default.{key}", item, use.config)
+                    check_part(self._registry, f"default.{key}", item, use.config)
                     _check_shape(item, config.return_shape)
         except SpecError as error:
             told = [fault if fault.key == "default" else f"default.{fault}" for fault in error.faults]
@@ -271,35 +321,6 @@ def _brought(defaults: Defaults) -> RolloutSpec:
         "limits": defaults.limits,
     }
     return RolloutSpec.of(said)
-
-
-def _settings(
-    registry: Registry, settings: Mapping[str, Mapping[str, Any]]
-) -> dict[tuple[Kind, str], dict[str, Any]]:
-    """The run's settings by kind and full name of the item. One name may mean items of several kinds, as
-    `search-r1` an environment and a verifier: each takes the keys it has."""
-    table: dict[tuple[Kind, str], dict[str, Any]] = {}
-    for name in sorted(settings, key=lambda name: "/" in name):  # a full name overrides its plugin's
-        try:
-            items = registry.items(name)
-        except ConfigError as error:
-            raise ConfigError(f"settings: {error}") from error
-        known = {key for item in items for key in fields_of(item.spec.config)}
-        for key, value in plain(settings[name]).items():
-            takers = [item for item in items if takes(item.spec.config, key)]
-            if not takers:
-                hint = did_you_mean(key, known)
-                raise ConfigError(str(Misfit(("settings", name, key), "unknown key", hint)))
-            for item in takers:
-                _check_part(f"settings.{name}", item, {key: value})
-                table.setdefault((item.kind, item.name), {})[key] = value
-    return table
-
-
-def _check_part(key: str, item: Item, config: Mapping[str, Any]) -> None:
-    misfits = misfits_of_part(item.spec.config, config)
-    if misfits:
-        raise ConfigError(f"{key}.{misfits[0]} (of {item.name})")
 
 
 def _check_shape(item: Item, return_shape: str) -> None:

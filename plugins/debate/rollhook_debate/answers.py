@@ -79,6 +79,11 @@ def majority(answers: Sequence[Answer | None]) -> Answer | None:
     return max(votes, key=lambda vote: count[vote.key], default=None)
 
 
+def agree(answers: Sequence[Answer | None]) -> bool:
+    """Whether everyone gave the same answer, and all could be read."""
+    return None not in answers and len({answer.key for answer in answers if answer}) == 1
+
+
 EXTRACTORS: dict[ExtractorName, Callable[[str], Answer | None]] = {
     "number": last_number,
     "boxed": last_boxed,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollhook_debate.answers import EXTRACTORS, Answer, ExtractorName, majority
+from rollhook_debate.answers import EXTRACTORS, Answer, ExtractorName, agree, majority
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,13 @@ def test_most_votes_win_and_ties_go_to_the_earliest_agent(keys: list[str | None]
 def test_nobody_wins_without_a_readable_answer() -> None:
     assert majority([None, None]) is None
     assert majority([]) is None
+
+
+def test_agents_agree_when_all_answers_are_read_and_equal() -> None:
+    assert agree(votes("a", "a"))
+    assert not agree(votes("a", "b"))
+    assert not agree(votes("a", None))
+    assert not agree([])
 
 
 @given(st.lists(st.none() | st.sampled_from("abc"), max_size=9))

@@ -203,6 +203,55 @@ async def test_an_engine_that_fails_one_agent_fails_the_rollout_with_the_engines
     assert (error["stage"], error["type"]) == ("engine", "EngineRejected")
 
 
+async def test_a_judge_decides_in_place_of_the_vote_and_shares_the_reward(smollm2_tokenizer: Any) -> None:
+    def script(request: ScriptedRequest) -> str:
+        return "It is 4" if "Judge which is right" in request.prompt else "It is 5"
+
+    samples, engine = await debate(smollm2_tokenizer, script, rounds=1, decide="judge")
+
+    assert [result(sample)["role"] for sample in samples] == ["agent_1", "agent_2", "agent_3", "judge"]
+    assert [sample.reward for sample in samples] == [1.0] * 4
+    assert result(samples[0])["scores"] == {"vote": 0.0, "judge": 1.0, "single": 0.0}
+    case = last_user_message(engine.requests[-1])
+    assert case.count("It is 5") == 3
+    assert case.endswith(QUESTION)
+
+
+async def test_a_judge_whose_ruling_cannot_be_read_is_never_right(smollm2_tokenizer: Any) -> None:
+    def script(request: ScriptedRequest) -> str:
+        return "Who knows" if "Judge which is right" in request.prompt else "4"
+
+    samples, _ = await debate(smollm2_tokenizer, script, rounds=1, decide="judge")
+
+    assert [sample.reward for sample in samples] == [0.0] * 4
+    assert result(samples[0])["scores"] == {"vote": 1.0, "judge": 0.0, "single": 1.0}
+
+
+async def test_an_untrained_judge_gives_no_sample_and_where_it_fails_the_vote_decides(
+    smollm2_tokenizer: Any,
+) -> None:
+    def script(request: ScriptedRequest) -> Reply | str:
+        broken = Reply("5", fault=Fault.status(400, times=None))
+        return broken if "Judge which is right" in request.prompt else "4"
+
+    roles = {"judge": {"trained": False, "sampling": {"temperature": 0.0}}}
+    samples, _ = await debate(smollm2_tokenizer, script, rounds=1, decide="judge", roles=roles)
+
+    assert [(result(sample)["role"], sample.reward) for sample in samples] == [
+        ("agent_1", 1.0),
+        ("agent_2", 1.0),
+        ("agent_3", 1.0),
+    ]
+
+
+async def test_a_debate_may_end_with_the_first_round_of_one_opinion(smollm2_tokenizer: Any) -> None:
+    script = by_round(["3", "4", "4"], ["4", "is 4", "4.0"], ["5", "5", "5"])
+    samples, engine = await debate(smollm2_tokenizer, script, rounds=3, stop_on_agreement=True)
+
+    assert len(engine.requests) == 6
+    assert result(samples[0])["scores"] == {"vote": 1.0, "single": pytest.approx(2 / 3), "rounds": 2.0}
+
+
 async def test_in_evaluation_one_sample_carries_the_votes_reward(smollm2_tokenizer: Any) -> None:
     row = {"topology": {"name": "debate", "rounds": 1}, "verifier": "number"}
     sample = Sample(index=0, prompt=QUESTION, label="4", metadata={"rollhook": row})
