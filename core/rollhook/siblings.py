@@ -7,22 +7,28 @@ every Sample made here has passed `certify`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
-from rollhook.errors import CertificationError, CreditError, RolloutError
-from rollhook.hookspecs import Credit
+from rollhook.credit import Reward, share
+from rollhook.errors import CertificationError, RolloutError
 from rollhook.ledger import Segment
 from rollhook.protocols import EnvironmentResult
+from rollhook.replay import Replay, TopP
 from rollhook.sample import (
     Sample,
     Status,
     certify,
+    detached,
     fresh_copy,
     set_status,
+    write_experts,
     write_placeholder,
     write_tokens,
+    write_top_p,
 )
+from rollhook.segments import SampledTurn
 
 RESULT_KEY = "rollhook_result"
 
@@ -34,6 +40,8 @@ class Origin:
     sampled_tokens, trained_tokens: what all its agents, and what those that train, sampled.
     environment: what its environment said of the episode; None without one. clock: the time its chat
     templates saw (ISO 8601). kept: how often what was sampled stood against the template, by what.
+    replay: what the trainer replays, so what every Sample must carry. resumed: what became of the tokens that
+    an aborted rollout had kept, for the record; None without any.
     """
 
     sample: Sample
@@ -43,6 +51,8 @@ class Origin:
     environment: EnvironmentResult | None = None
     clock: str | None = None
     kept: Mapping[str, int] = field(default_factory=dict)
+    replay: Replay = field(default_factory=Replay)
+    resumed: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +62,6 @@ class Part:
     segment: Segment
     status: Status
     response: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reward:
-    """What a rollout earned. value: None when nobody scored it. by_role: for credit "roles".
-
-    answer: the text that was, or is to be, scored; None when the rollout came to none.
-    """
-
-    value: float | None = None
-    credit: Credit = "broadcast"
-    by_role: Mapping[str, float] = field(default_factory=dict)
-    scores: Mapping[str, float] = field(default_factory=dict)
-    answer: str | None = None
 
 
 def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> list[Sample]:
@@ -79,10 +75,12 @@ def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> lis
         raise CertificationError(
             f"{origin.trained_tokens} tokens were sampled to train but {masked_in} have mask 1"
         )
+    shares = share(reward, [part.segment for part in training])
     siblings = _from_parts(origin, training, reward)
-    for sibling, part, value in zip(siblings, training, _share(reward, training), strict=True):
+    for sibling, part, shared in zip(siblings, training, shares, strict=True):
         set_status(sibling, part.status)
-        sibling.reward = value
+        sibling.reward = shared.reward
+        sibling.metadata[RESULT_KEY]["credit"] = asdict(shared)
         certify(sibling)
     return siblings
 
@@ -90,11 +88,29 @@ def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> lis
 def aborted_siblings(origin: Origin, parts: Sequence[Part]) -> list[Sample]:
     """What the trainer gets back of a rollout it aborted: what was sampled so far, ABORTED, reward 0.0."""
     siblings = _from_parts(origin, parts, Reward()) or [_placeholder(origin)]
-    for sibling in siblings:
+    for sibling, part in zip_longest(siblings, parts):
         set_status(sibling, Status.ABORTED)
         sibling.reward = 0.0
+        if part is not None:
+            sibling.metadata[RESULT_KEY]["unfinished"] = [_as_record(turn) for turn in part.segment.sampled]
         certify(sibling)
     return siblings
+
+
+def kept_sample(origin: Origin) -> Sample:
+    """The Sample of a rollout that was aborted again before it had used all it kept: as it came, ABORTED."""
+    row = origin.sample
+    made = detached(row)
+    made.rollout_id = origin.rollout_id
+    assert row.loss_mask is not None
+    assert row.rollout_log_probs is not None
+    made.rollout_log_probs = [
+        log_prob if bit else 0.0 for bit, log_prob in zip(row.loss_mask, row.rollout_log_probs, strict=True)
+    ]
+    set_status(made, Status.ABORTED)
+    made.reward = 0.0
+    certify(made)
+    return made
 
 
 def failed_sample(origin: Origin, error: RolloutError, parts: Sequence[Part] = ()) -> Sample:
@@ -107,6 +123,12 @@ def failed_sample(origin: Origin, error: RolloutError, parts: Sequence[Part] = (
     mark_failed(made, error)
     certify(made)
     return made
+
+
+def mark_aborted(sample: Sample) -> float:
+    """Make a finished Sample ABORTED, whose scoring the trainer aborted: its reward is 0.0."""
+    set_status(sample, Status.ABORTED)
+    return 0.0
 
 
 def mark_failed(sample: Sample, error: RolloutError) -> None:
@@ -125,6 +147,22 @@ def mark_failed(sample: Sample, error: RolloutError) -> None:
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
     known = metadata.get(RESULT_KEY) or _result(None, 0, 1, Origin(sample, 0), Reward())
     sample.metadata = {**metadata, RESULT_KEY: {**known, "error": cause}}
+
+
+def result_of(sample: Sample) -> dict[str, Any]:
+    """`metadata["rollhook_result"]`; empty where there is none."""
+    metadata: object = sample.metadata
+    result = metadata.get(RESULT_KEY) if isinstance(metadata, dict) else None
+    return result or {}
+
+
+def reward_later(sample: Sample, value: float) -> float:
+    """What `sample` gets of `value`, which its rollout was given after its end; its record says so too."""
+    result = result_of(sample)
+    if not result.get("credit"):
+        return value
+    result["rollout_reward"] = result["credit"]["earned"] = value
+    return float(value * result["credit"]["weight"])
 
 
 def longest_sibling(siblings: Sequence[Sample]) -> Sample:
@@ -148,12 +186,32 @@ def _from_parts(origin: Origin, parts: Sequence[Part], reward: Reward) -> list[S
         )
         made.response = part.response
         made.weight_versions = list(segment.weight_versions)
-        if hasattr(made, "prefix_cache_info"):
-            made.prefix_cache_info.cached_tokens = segment.cached_tokens
-            made.prefix_cache_info.total_prompt_tokens = segment.prompt_tokens
+        _write_counts(made, segment)
+        _write_replay(made, origin.replay, segment)
         made.metadata[RESULT_KEY] = _result(segment, number, len(parts), origin, reward)
         siblings.append(made)
     return siblings
+
+
+def _write_counts(sample: Sample, segment: Segment) -> None:
+    """The engine's own counts, in the fields that the trainer's Sample has."""
+    if hasattr(sample, "prefix_cache_info"):
+        sample.prefix_cache_info.cached_tokens = segment.cached_tokens
+        sample.prefix_cache_info.total_prompt_tokens = segment.prompt_tokens
+    if hasattr(sample, "spec_info"):
+        sample.spec_info.spec_accept_token_num = segment.spec.accepted
+        sample.spec_info.spec_draft_token_num = segment.spec.drafted
+        sample.spec_info.spec_verify_ct = segment.spec.verified
+        sample.spec_info.completion_token_num = segment.spec.sampled
+
+
+def _write_replay(sample: Sample, replay: Replay, segment: Segment | None) -> None:
+    """What the trainer replays; empty sets, and experts 0, where nothing was sampled."""
+    if replay.top_p:
+        top_p = segment.top_p if segment else None
+        write_top_p(sample, top_p or TopP.empty(sample.response_length))
+    if replay.routing:
+        write_experts(sample, replay.experts_array(segment.experts if segment else None, len(sample.tokens)))
 
 
 def _placeholder(origin: Origin) -> Sample:
@@ -161,6 +219,7 @@ def _placeholder(origin: Origin) -> Sample:
     made = fresh_copy(origin.sample)
     made.rollout_id = origin.rollout_id
     write_placeholder(made)
+    _write_replay(made, origin.replay, None)
     made.metadata[RESULT_KEY] = _result(None, 0, 1, origin, Reward())
     return made
 
@@ -182,40 +241,22 @@ def _result(
         "error": None,
         "sampled_tokens": origin.sampled_tokens,
         "rollout_reward": reward.value,
+        "credit": None,
         "environment": None if origin.environment is None else asdict(origin.environment),
         "scores": dict(reward.scores),
         "answer": reward.answer,
         "clock": origin.clock,
         "kept": {what: count for what, count in origin.kept.items() if count},
+        "unfinished": None,
+        "resumed": origin.resumed,
     }
+
+
+def _as_record(turn: SampledTurn) -> dict[str, Any]:
+    """A turn for `rollhook_result["unfinished"]`."""
+    return {**asdict(turn), "weight_versions": list(turn.weight_versions), "spec": list(astuple(turn.spec))}
 
 
 def _spans(segment: Segment) -> list[dict[str, Any]]:
     """Where in `tokens`, the prompt's included, stands what was not sampled, and how it came there."""
     return [{"start": start, "length": length, "kind": kind} for start, length, kind in segment.spans]
-
-
-def _share(reward: Reward, parts: Sequence[Part]) -> list[float | None]:
-    if reward.credit == "roles":
-        missing = sorted({p.segment.role for p in parts} - set(reward.by_role))
-        if missing:
-            raise CreditError(
-                f'credit is "roles" but the topology gave no reward for: {", ".join(missing)}; '
-                "put every trained role into Outcome.role_rewards"
-            )
-        return [reward.by_role[part.segment.role] for part in parts]
-    if reward.value is None or reward.credit == "broadcast":
-        return [reward.value] * len(parts)
-    return list(split_reward(reward.value, [sum(part.segment.loss_mask) for part in parts]))
-
-
-def split_reward(reward: float, trained_tokens_K: Sequence[int]) -> list[float]:  # noqa: N803  K: segments
-    """Share one rollout's reward over its K segments, by trained length.
-
-    reward: the rollout's total, unitless. trained_tokens_K: [K], at least one > 0.
-    Returns [K] rewards that sum to `reward`. Raises CreditError if every length is 0.
-    """
-    total = sum(trained_tokens_K)
-    if total == 0:
-        raise CreditError("no segment of the rollout has a trained token to split the reward over")
-    return [reward * length / total for length in trained_tokens_K]

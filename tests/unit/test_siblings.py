@@ -6,21 +6,18 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rollhook.errors import CertificationError, CreditError, ToolError
+from rollhook.credit import Reward
+from rollhook.errors import CertificationError, ToolError
 from rollhook.sample import Sample, Status
 from rollhook.segments import Segment
 from rollhook.siblings import (
     Origin,
     Part,
-    Reward,
     aborted_siblings,
     failed_sample,
     longest_sibling,
     merge_siblings,
-    split_reward,
 )
 
 
@@ -83,11 +80,14 @@ def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
             "error": None,
             "sampled_tokens": 13,
             "rollout_reward": 0.5,
+            "credit": {"credit": "broadcast", "earned": 0.5, "weight": 1.0},
             "environment": None,
             "scores": {"vote": 0.5},
             "answer": None,
             "clock": None,
             "kept": {},
+            "unfinished": None,
+            "resumed": None,
         },
     }
     assert made[0].prefix_cache_info.cached_tokens == 4
@@ -124,25 +124,6 @@ def test_a_segment_that_trains_nothing_is_left_out_unless_it_is_all_there_is() -
 def test_a_token_trained_twice_or_lost_is_refused() -> None:
     with pytest.raises(CertificationError, match="3 tokens were sampled to train but 2 have mask 1"):
         merge_siblings(origin(1, 3), [part([1, 1])], Reward(1.0))
-
-
-def test_split_credit_follows_trained_length() -> None:
-    parts = [part([1, 1, 1]), part([1, 0])]
-
-    made = merge_siblings(origin(1, 4), parts, Reward(2.0, credit="split"))
-
-    assert [s.reward for s in made] == [1.5, 0.5]
-
-
-def test_role_credit_gives_each_role_its_own_and_names_a_missing_one() -> None:
-    parts = [part([1], role="solver"), part([1], role="critic")]
-    both = Reward(0.0, credit="roles", by_role={"solver": 1.0, "critic": -1.0})
-
-    made = merge_siblings(origin(1, 2), parts, both)
-
-    assert [s.reward for s in made] == [1.0, -1.0]
-    with pytest.raises(CreditError, match="the topology gave no reward for: critic"):
-        merge_siblings(origin(1, 2), parts, Reward(credit="roles", by_role={"solver": 1.0}))
 
 
 def test_an_unscored_rollout_keeps_reward_none() -> None:
@@ -191,19 +172,3 @@ def test_the_longest_sibling_is_the_one_that_trains_most() -> None:
     made = merge_siblings(origin(1, 3), [part([1, 0, 0, 0]), part([1, 1])], Reward(1.0))
 
     assert longest_sibling(made) is made[1]
-
-
-@given(
-    st.floats(-10, 10),
-    st.lists(st.integers(0, 500), min_size=1, max_size=8).filter(any),
-)
-def test_split_rewards_sum_to_the_whole(reward: float, lengths: list[int]) -> None:
-    shares = split_reward(reward, lengths)
-
-    assert sum(shares) == pytest.approx(reward)
-    assert all(share == 0 for share, length in zip(shares, lengths, strict=True) if length == 0)
-
-
-def test_splitting_over_nothing_trained_is_refused() -> None:
-    with pytest.raises(CreditError, match="no segment of the rollout has a trained token"):
-        split_reward(1.0, [0, 0])
