@@ -27,6 +27,7 @@ from rollhook.errors import (
     EngineRejected,
     EngineUnavailable,
 )
+from rollhook.gateway import ROUTING_HEADER, list_workers
 from rollhook.wire import (
     Completion,
     Delta,
@@ -43,14 +44,16 @@ from rollhook.wire import (
 
 __all__ = ["Completion", "Delta", "Engine", "SGLangClient"]
 
-ROUTING_HEADER = "X-SMG-Routing-Key"
 EXACT_SAMPLING = {"no_stop_trim": True, "skip_special_tokens": False, "spaces_between_special_tokens": False}
 IDLE_CONNECTION_S = 3.0  # below SGLang's 5 s: a longer-lived pool would post into closed connections
 CONNECT_TIMEOUT_S = 10.0
 CONTROL_TIMEOUT_S = 10.0
 ABORT_TIMEOUT_S = 2.0
 ABORT_GRACE_S = 5.0
+ABORTS_AT_ONCE = 64  # behind a gateway each is told to every worker, which is many sockets for a whole batch
+ABORTS_AT_ONCE = 16
 MAX_BACKOFF_S = 30.0
+ONE_PIECE_BYTES = 2**18
 
 
 class Engine(Protocol):
@@ -107,6 +110,8 @@ class SGLangClient:
         self.backoff_s = backoff_s
         self.request_timeout_s = request_timeout_s
         self._http: aiohttp.ClientSession | None = None
+        self._behind_gateway = False
+        self._abort_slots = asyncio.Semaphore(ABORTS_AT_ONCE)
         self._slots = asyncio.Semaphore(connections)
         self._calls: set[_Call] = set()
         self._aborting: set[asyncio.Task[bool]] = set()
@@ -165,12 +170,14 @@ class SGLangClient:
     async def abort(self, session: str | None = None) -> None:
         """End live requests of `session` (None: all of this client); returns when they have ended.
 
-        The abort is repeated while a call lives, as it may overtake its request. An engine that does not
-        react in 5 s, or does not know `/abort_request` (a gateway), loses the part it had sampled: the
-        connection is closed, and `generate` returns an empty turn with "abort".
+        The abort is repeated while a call lives, as it may overtake its request. A gateway, which knows no
+        `/abort_request`, is asked for its workers, and these are told. An engine that does not react in 5 s
+        loses the part it had sampled: the connection is closed, and `generate` returns an empty turn with
+        "abort".
         """
         calls = [call for call in self._calls if session is None or call.session == session]
-        await asyncio.gather(*(self._abort_call(call) for call in calls))
+        slots = asyncio.Semaphore(ABORTS_AT_ONCE)
+        await asyncio.gather(*(self._abort_call(call, slots) for call in calls))
 
     async def model_info(self) -> dict[str, Any]:
         """`/get_model_info`, or `/model_info` where the server has dropped the older name."""
@@ -230,8 +237,7 @@ class SGLangClient:
         try:
             async with self._session().post(
                 f"{self.url}/generate",
-                # a stream, because aiohttp warns of bytes over 1 MiB and would send them in one piece
-                data=BytesIO(b'{"rid":"%s",%s' % (call.request_id.encode(), call.tail)),
+                data=_payload(b'{"rid":"%s",%s' % (call.request_id.encode(), call.tail)),
                 headers={"Content-Type": "application/json", ROUTING_HEADER: call.session},
             ) as response:
                 if response.status != 200:
@@ -310,12 +316,16 @@ class SGLangClient:
             return min(wait_s, MAX_BACKOFF_S)
         return min(self.backoff_s * 2.0**attempt, MAX_BACKOFF_S) * self._random.uniform(0.5, 1.0)
 
-    async def _abort_call(self, call: _Call) -> None:
+    async def _abort_call(self, call: _Call, slots: asyncio.Semaphore) -> None:
+        """End one call. slots: so that many aborts share few connections, where each would open its own."""
         call.aborted = True
         pause_s = 0.05
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_GRACE_S):
-                while call.request_id and await self._post_abort(call.request_id):
+                while call.request_id:
+                    async with slots:
+                        if call.ended.is_set() or not await self._post_abort(call.request_id):
+                            break
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause_s):
                             await call.ended.wait()
@@ -332,14 +342,30 @@ class SGLangClient:
         await asyncio.shield(task)
 
     async def _post_abort(self, request_id: str) -> bool:
-        """Whether the server took the abort; one that is away has nothing left to abort."""
+        """Whether a server took the abort; one that is away has nothing left to abort."""
         try:
             async with asyncio.timeout(ABORT_TIMEOUT_S):
-                url = f"{self.url}/abort_request"
-                async with self._session().post(url, json={"rid": request_id}) as response:
-                    return response.status == 200
+                if not self._behind_gateway:
+                    status = await self._abort_at(self.url, request_id)
+                    if status != 404:
+                        return status == 200
+                workers = await list_workers(self._session(), self.url)
+                self._behind_gateway = bool(workers)
+                statuses = await asyncio.gather(*(self._abort_at(url, request_id) for url in workers))
+                return 200 in statuses
         except (aiohttp.ClientError, OSError):  # OSError includes TimeoutError
             return False
+
+    async def _abort_at(self, url: str, request_id: str) -> int:
+        """The status that one server answers an abort with; 0 for a server that cannot be reached."""
+        try:
+            async with (
+                self._abort_slots,
+                self._session().post(f"{url}/abort_request", json={"rid": request_id}) as response,
+            ):
+                return response.status
+        except aiohttp.ClientError:
+            return 0
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         try:
@@ -393,6 +419,11 @@ def _request_tail(
     }
     body.pop("rid", None)
     return json.dumps(body, separators=(",", ":")).encode()[1:]
+
+
+def _payload(body: bytes) -> bytes | BytesIO:
+    """As a stream where it is long: aiohttp warns of bytes over 1 MiB, and would send them in one piece."""
+    return body if len(body) < ONE_PIECE_BYTES else BytesIO(body)
 
 
 def _raise_status(where: str, status: int, message: str) -> NoReturn:

@@ -7,27 +7,34 @@ Sample; only a fault of the run (ConfigError) and cancellation leave as exceptio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from rollhook.aborts import abort_flag
 from rollhook.config import RunConfig
+from rollhook.credit import BY_ROLE, Reward, applied
 from rollhook.errors import ConfigError, LimitReached, RolloutAborted, RolloutError, RowError
-from rollhook.hookspecs import TopologySpec
+from rollhook.hookspecs import Credit, TopologySpec
 from rollhook.protocols import Outcome, Score
+from rollhook.resuming import read_kept
 from rollhook.rollout import LiveRollout
 from rollhook.runtime import Runtime, runtime_for
-from rollhook.sample import Sample, rollout_id_of
+from rollhook.sample import Sample, Status, rollout_id_of
 from rollhook.scoring import score_samples
 from rollhook.siblings import (
-    Reward,
     aborted_siblings,
     failed_sample,
+    kept_sample,
     longest_sibling,
+    mark_aborted,
     mark_failed,
     merge_siblings,
+    result_of,
+    reward_later,
 )
 from rollhook.spec import Resolved
 
@@ -42,7 +49,7 @@ async def generate(
     Returns a list of sibling Samples, or one Sample under `return_shape: sample` and in evaluation.
     Raises ConfigError, before any token, when the run cannot work as configured.
     """
-    runtime = await runtime_for(RunConfig.from_args(args))
+    runtime = await _runtime(args)
     samples = await run_rollout(runtime, sample, sampling_params, evaluation=evaluation)
     return samples[0] if evaluation or runtime.config.return_shape == "sample" else samples
 
@@ -54,24 +61,50 @@ async def reward(args: Any, sample: Sample | Sequence[Sample]) -> Any:
     that is already there is kept; where scoring fails the reward is 0.0 and the Sample becomes FAILED.
     Verifiers that see all answers to a prompt take those of the list.
     """
-    runtime = await runtime_for(RunConfig.from_args(args))
+    runtime = await _runtime(args)
     if isinstance(sample, Sequence):
         return await reward_samples(runtime, sample)
     return (await reward_samples(runtime, [sample]))[0]
 
 
+async def _runtime(args: Any) -> Runtime:
+    """The Runtime for a trainer's args. Where slime runs in this process, it aborts when slime does."""
+    runtime = await runtime_for(RunConfig.from_args(args))
+    if flag := abort_flag(sys.modules, args):
+        runtime.aborts.watch(flag)
+    return runtime
+
+
 async def reward_samples(runtime: Runtime, samples: Sequence[Sample]) -> list[Any]:
-    """What `reward` returns for a list."""
-    unscored = [sample for sample in samples if sample.reward is None]
-    scores = iter(await score_samples(runtime, unscored))
+    """What `reward` returns for a list. Siblings are scored once, and share the score by their credit.
+
+    Samples whose scoring the trainer aborts become ABORTED, with reward 0.0.
+    """
+    unscored: dict[Hashable, Sample] = {}
+    for sample in samples:
+        if sample.reward is None:
+            unscored.setdefault(_answer(sample), sample)
+    try:
+        scored = await runtime.aborts.run(score_samples(runtime, list(unscored.values())))
+    except RolloutAborted:
+        return [mark_aborted(sample) if sample.reward is None else sample.reward for sample in samples]
+    scores = dict(zip(unscored, scored, strict=True))
     rewards = []
     for sample in samples:
-        score = next(scores) if sample.reward is None else sample.reward
+        score = scores[_answer(sample)] if sample.reward is None else sample.reward
         if isinstance(score, RolloutError):
             mark_failed(sample, score)
             score = 0.0
-        rewards.append(score.value if isinstance(score, Score) else score)
+        rewards.append(reward_later(sample, score.value) if isinstance(score, Score) else score)
     return rewards
+
+
+def _answer(sample: Sample) -> Hashable:
+    """Equal for siblings that stand for one recorded answer; a Sample without a record stands for itself."""
+    answer = result_of(sample).get("answer")
+    if answer is None or sample.rollout_id is None:
+        return id(sample)
+    return (sample.group_index, sample.rollout_id, answer)
 
 
 async def run_rollout(
@@ -82,35 +115,55 @@ async def run_rollout(
     sampling: the run's parameters, laid over the configuration's. evaluation: one Sample comes back, with the
     rollout's whole reward. Raises ConfigError for a fault of the run.
     """
+    config = runtime.config
+    one = evaluation or config.return_shape == "sample"
+    if _is_finished(sample) and not evaluation:
+        return [sample]
+    resumed = config.partial_rollout and one and not evaluation
     rollout = LiveRollout(
         runtime=runtime,
         row=sample,
         rollout_id=rollout_id_of(sample),
-        sampling={**runtime.config.sampling, **sampling},
+        sampling={**config.sampling, **sampling},
+        kept=read_kept(sample, runtime.replay, masked=config.mask_kept_tokens) if resumed else None,
+        evaluation=evaluation,
     )
-    one = evaluation or runtime.config.return_shape == "sample"
     rollout.event("rollout_started", index=sample.index)
-    try:
-        samples = await _attempt(rollout, evaluation=evaluation)
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        fault = RolloutError("a plugin raised CancelledError by itself", cause_type="CancelledError")
-        fault.__cause__ = error
-        samples = [failed_sample(rollout.origin, fault, rollout.parts())]
-    except RolloutAborted:
-        samples = aborted_siblings(rollout.origin, rollout.parts())
-    except RolloutError as error:
-        samples = [failed_sample(rollout.origin, error, rollout.parts())]
-    except ConfigError:
-        raise
-    except Exception as error:  # noqa: BLE001  the last line: a fault nobody foresaw fails one rollout only
-        fault = RolloutError(f"{type(error).__name__}: {error}", cause_type=type(error).__name__)
-        fault.__cause__ = error
-        samples = [failed_sample(rollout.origin, fault, rollout.parts())]
+    samples = await _settle(rollout)
     rollout.event("rollout_finished", status=samples[0].status.value, reward=samples[0].reward)
     return [longest_sibling(samples)] if one else samples
+
+
+def _is_finished(sample: Sample) -> bool:
+    """Whether this is what an earlier call made, come back with its group."""
+    done = sample.status.value in (Status.COMPLETED.value, Status.TRUNCATED.value)
+    return done and bool(result_of(sample))
+
+
+async def _settle(rollout: LiveRollout) -> list[Sample]:
+    """What becomes of the rollout: its Samples, ABORTED ones, or a FAILED one."""
+    aborts = rollout.runtime.aborts
+    try:
+        samples = await aborts.run(_attempt(rollout, evaluation=rollout.evaluation))
+    except ConfigError:
+        raise
+    except RolloutAborted:
+        return _aborted(rollout)
+    except Exception as error:  # noqa: BLE001  the last line: a fault nobody foresaw fails one rollout only
+        if rollout.aborted or aborts.in_force:  # what a plugin makes of its interruption is no fault
+            return _aborted(rollout)
+        fault = error
+        if not isinstance(fault, RolloutError):
+            fault = RolloutError(f"{type(error).__name__}: {error}", cause_type=type(error).__name__)
+            fault.__cause__ = error
+        return [failed_sample(rollout.origin, fault, rollout.parts())]
+    return _aborted(rollout) if rollout.aborted else samples
+
+
+def _aborted(rollout: LiveRollout) -> list[Sample]:
+    if rollout.kept is not None and rollout.kept.waiting:
+        return [kept_sample(rollout.origin)]
+    return aborted_siblings(rollout.origin, rollout.parts())
 
 
 async def _attempt(rollout: LiveRollout, *, evaluation: bool) -> list[Sample]:
@@ -122,12 +175,16 @@ async def _attempt(rollout: LiveRollout, *, evaluation: bool) -> list[Sample]:
         limits = resolved.limits.model_copy(update={"max_context_tokens": context})
         resolved = replace(resolved, limits=limits)
     async with AsyncExitStack() as stack:
-        outcome, limit = await _play(rollout, resolved, stack)
-        if not rollout.origin.sampled_tokens:
-            owner = f"{rollout.opening}: " if rollout.opening else ""
-            why = limit or "the topology ended without a turn"
-            raise RolloutError(f"{owner}nothing was sampled: {why}", plugin=rollout.opening)
-        reward = await _judge(rollout, resolved, outcome, whole=evaluation or limit is not None)
+        try:
+            outcome, limit = await _play(rollout, resolved, stack)
+            if not rollout.origin.sampled_tokens:
+                owner = f"{rollout.opening}: " if rollout.opening else ""
+                why = limit or "the topology ended without a turn"
+                raise RolloutError(f"{owner}nothing was sampled: {why}", plugin=rollout.opening)
+            credit = _credit(rollout, resolved, cut=limit is not None)
+            reward = await _judge(rollout, resolved, outcome, credit)
+        finally:
+            rollout.runtime.aborts.closing()
     return merge_siblings(rollout.origin, rollout.parts(limit), reward)
 
 
@@ -149,12 +206,22 @@ async def _play(
         return Outcome(), f"the rollout reached timeout_s ({resolved.limits.timeout_s:g} s)"
 
 
-async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, *, whole: bool) -> Reward:
-    """What the rollout earned: the topology's own reward, else the verifier's, else its roles' mean, else the
-    environment's. whole: every sample gets all of it, whatever the credit: in evaluation, where one sample
-    stands for all, and after a limit, where a topology could not reward its roles.
+def _credit(rollout: LiveRollout, resolved: Resolved, *, cut: bool) -> Credit:
+    """The rollout's credit. Every sample gets the whole reward in evaluation; where one sample stands for the
+    rollout, instead of a part; and where a limit cut the rollout before its topology could reward its roles.
     """
-    spec = resolved.topology.spec
+    spec, config = resolved.topology.spec, rollout.runtime.config
+    assert isinstance(spec, TopologySpec)
+    credit = applied(spec.credit, config.credit)
+    lacking = cut if credit in BY_ROLE else config.return_shape == "sample"
+    return "broadcast" if rollout.evaluation or lacking else credit
+
+
+async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, credit: Credit) -> Reward:
+    """What the rollout earned: the topology's own reward, else the verifier's, else its roles' mean, else the
+    environment's.
+    """
+    spec, config = resolved.topology.spec, rollout.runtime.config
     assert isinstance(spec, TopologySpec)
     score: Score | None
     if isinstance(outcome.reward, Score):
@@ -166,10 +233,12 @@ async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, *, 
     else:
         earned = rollout.environment.result.reward if rollout.environment else None
         score = None if earned is None else Score(earned)
+    weights = {**config.role_weights, **spec.role_weights, **config.role_weights}  # the run's come first
     parts = score.parts if score else {}
     return Reward(
         value=score.value if score else None,
-        credit="broadcast" if whole else spec.credit,
+        credit=credit,
+        role_weights=weights,
         by_role=outcome.role_rewards,
         scores={**parts, **outcome.scores},
         answer=rollout.answer(outcome.response),

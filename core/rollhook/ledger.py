@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
+from rollhook.carried import Carried
 from rollhook.chains import Chain, plan_chains
 from rollhook.errors import EngineProtocolError
 from rollhook.kinds import kinds_of
@@ -21,13 +22,11 @@ from rollhook.protocols import FinishReason, Message
 from rollhook.recognition import Answers, Normalizer, Reached
 from rollhook.render import Renderer
 from rollhook.segments import Segment, make_segment
+from rollhook.spans import Span, spans_of
 from rollhook.turns import TokenTree, TurnId, TurnNode
 from rollhook.wellformed import check_messages, check_tools
 
 __all__ = ["Ledger", "Prompt", "Sampled", "Segment", "TurnId"]
-
-KEPT_META = ("routed_experts", "top_p_token_ids", "top_p_token_offsets")
-"""Keys of an engine's meta_info that training may need; the rest is not held."""
 
 
 class Sampled(Protocol):
@@ -48,7 +47,9 @@ class Sampled(Protocol):
     @property
     def cached_tokens(self) -> int: ...
     @property
-    def meta_info(self) -> Mapping[str, Any]: ...
+    def matched(self) -> str | int | None: ...
+    @property
+    def carried(self) -> Carried: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +59,7 @@ class Prompt:
     parent: the turn whose tokens come first, None at a root. delta: the ids put behind them.
     length: of the whole prompt, in tokens. starts_in_reasoning: the prompt has opened a `<think>`.
     kept: what in it stands against the template's writing, as in `Ledger.kept`.
-    base, inputs, conversation, inserted, asked_at, beside, fork, said, rendered: as in
+    base, inputs, conversation, inserted, named, asked_at, beside, fork, said, rendered: as in
         `rollhook.turns.TurnNode`.
     """
 
@@ -72,6 +73,7 @@ class Prompt:
     conversation: bytes
     inserted: str
     asked_at: int
+    named: Sequence[Span] = ()
     kept: Sequence[str] = ()
     beside: TurnId | None = None
     fork: str | None = None
@@ -136,6 +138,17 @@ class Ledger:
         """
         return sum(self._turns[turn].sampled_count for chain in self._chains() for turn in chain.trains)
 
+    @property
+    def trained_tokens(self) -> int:
+        """How many of them have mask 1: all but the untrained ones of turns from a former attempt."""
+        if not self.trained:
+            return 0
+        return sum(self._turns[turn].trained_count for chain in self._chains() for turn in chain.trains)
+
+    def length_until(self, turn: TurnId) -> int:
+        """How many tokens there are up to the end of `turn`."""
+        return self._turns[turn].end
+
     def tokens_until(self, turn: TurnId) -> array[int]:
         """Every token up to the end of `turn`."""
         return self._tree.tokens_until(self._turns[turn])
@@ -146,18 +159,21 @@ class Ledger:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         after: TurnId | None = None,
+        kinds: Sequence[str | None] = (),
     ) -> Prompt:
         """The prompt of the next turn.
 
         after: the turn that `messages` follow, for a caller that keeps track; tools then stay those the
         conversation opened with. None: `messages` is a whole history, of which everything up to the deepest
         sampled turn it reaches is recognised and only the rest is rendered.
+        kinds: with `after`, what each message's tokens are called in spans; None, or too few: "messages".
         Raises RenderError when a message is malformed, or the chat template cannot express them.
         """
         check_messages(messages)
         check_tools(tools)
         if after is not None:
-            return self._continue(after, messages, self._answers.inputs(messages))
+            prompt = self._continue(after, messages, self._answers.inputs(messages))
+            return self._named(prompt, messages, kinds) if any(kinds) else prompt
         conversation = self._answers.conversation(messages, tools)
         reached = self._answers.reach(messages, conversation)
         if reached.turn is None:
@@ -165,8 +181,11 @@ class Ledger:
         fork = None if reached.edited is None else "edited turn"
         return self._continue(reached.turn, messages[reached.new_at :], reached.inputs, fork)
 
-    def continue_turn(self, turn: TurnId, text: str) -> Prompt:
-        """The prompt that goes on in the open turn behind `text`, which is masked."""
+    def continue_turn(self, turn: TurnId, text: str, *, kind: str | None = None) -> Prompt:
+        """The prompt that goes on in the open turn behind `text`, which is masked.
+
+        kind: what spans call `text`.
+        """
         node = self._turns[turn]
         delta = array("i", self.renderer.raw(text))
         return Prompt(
@@ -179,6 +198,7 @@ class Ledger:
             inputs=node.inputs,
             conversation=node.conversation,
             inserted="text",
+            named=() if kind is None else (Span(0, len(delta), kind),),
             asked_at=len(self._turns),
             said=node.said[:-1],
             rendered=node.rendered,
@@ -219,6 +239,7 @@ class Ledger:
             conversation=prompt.conversation,
             end_id=ids[-1] if ids and ids[-1] in self.renderer.end_of_turn_ids else None,
             inserted=prompt.inserted,
+            named=prompt.named,
             finish_reason=completion.finish_reason,
             request_id=completion.request_id,
             weight_versions=tuple(completion.weight_versions),
@@ -229,7 +250,8 @@ class Ledger:
             fork=fork,
             said=[*prompt.said, message] if prompt.rendered else (),
             rendered=prompt.rendered,
-            meta={key: completion.meta_info[key] for key in KEPT_META if key in completion.meta_info},
+            matched=completion.matched,
+            carried=completion.carried,
         )
         self._turns.append(node)
         self.kept.update(prompt.kept)
@@ -238,6 +260,8 @@ class Ledger:
             self._opened.setdefault(prompt.conversation, turn)
         else:
             parent.children.append(turn)
+            if completion.carried.experts is not None:
+                parent.carried = replace(parent.carried, experts=None)
         self._answers.add(turn, prompt.base, prompt.inputs, message)
         return turn
 
@@ -328,6 +352,10 @@ class Ledger:
             rendered=rendered,
         )
 
+    def _named(self, prompt: Prompt, messages: Sequence[Message], kinds: Sequence[str | None]) -> Prompt:
+        kinds = [*kinds, *[None] * (len(messages) - len(kinds))]
+        return replace(prompt, named=spans_of(prompt.delta, messages, kinds, self.renderer.text_of))
+
     def _asked_again(self, node: TurnNode) -> Prompt:
         """The prompt of a request that was answered before, id for id."""
         delta = self._tree.inserted_before(node)
@@ -341,6 +369,7 @@ class Ledger:
             inputs=node.inputs,
             conversation=node.conversation,
             inserted=node.inserted,
+            named=node.named,
             asked_at=len(self._turns),
             said=node.said[:-1],
             rendered=node.rendered,

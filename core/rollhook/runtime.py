@@ -1,40 +1,42 @@
 """Runtime: what one run owns, opened when first needed and closed at its end.
 
-Invariant: one Runtime per (event loop, configuration); the table at the bottom is the package's only
-module-level state. Each shared resource is entered and left by one task of its own, so that context managers
-bound to a task (browsers, cancel scopes) work.
+Invariant: one Runtime per (event loop, configuration); the table at the bottom and the thread of
+`rollhook.slime.thread` are the package's only module-level state.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from typing_extensions import get_protocol_members
 
 from rollhook import builtin
+from rollhook.aborts import Aborts
 from rollhook.config import RunConfig
 from rollhook.engine import Engine, SGLangClient
-from rollhook.errors import ConfigError, ResourceError, RollhookError, boundary
+from rollhook.errors import ConfigError, ResourceError, boundary
 from rollhook.events import EventBus
-from rollhook.hookspecs import EventSink, Normalizer
+from rollhook.gateway import check_gateway
+from rollhook.hookspecs import EventSink, Normalizer, SandboxSpec
+from rollhook.interruptions import ContinuingEngine
 from rollhook.ledger import Ledger
 from rollhook.parsing import NewId, Parser, make_parser
 from rollhook.plugins import Plugins, builtin_plugin
 from rollhook.protocols import Rollout, Sandbox
 from rollhook.registry import Registry
+from rollhook.replay import Replay
+from rollhook.resources import Resources
 from rollhook.served import ServedModel, serve_model
 from rollhook.spec import Choice, Resolver
 from rollhook.version import __version__
 
 _T = TypeVar("_T")
-_log = logging.getLogger("rollhook.runtime")
 
 
 class Runtime:
@@ -56,6 +58,7 @@ class Runtime:
         tokenizer: Any = None,
     ) -> None:
         self.config = config
+        self.replay = Replay(config.top_p_replay, config.routing_replay)
         named = list(config.plugins)
         if plugins is None:
             plugins = Plugins(block=config.block)
@@ -69,9 +72,10 @@ class Runtime:
         self._given_engine = engine
         self._given_tokenizer = tokenizer
         self._models: dict[str, ServedModel] = {}
-        self._resources: dict[tuple[type, str, str], _Resource] = {}
+        self._resources = Resources()
         self._stack = AsyncExitStack()
         self._normalizers: list[Normalizer] = []
+        self.aborts = Aborts(self._engines)
 
     @property
     def engine(self) -> Engine:
@@ -111,6 +115,27 @@ class Runtime:
             await self._open(stack, policy=False)
             yield self
 
+    async def abort(self) -> None:
+        """End every rollout and every scoring in progress, in less than a second, as ABORTED Samples.
+
+        They hold what was sampled. What begins later is ABORTED at once, until `lift_abort`. Plugin code that
+        does not end is left to itself and waited for when the run closes.
+        """
+        await self.aborts.abort()
+
+    def lift_abort(self) -> None:
+        """Let rollouts begin again after `abort`."""
+        self.aborts.lift()
+
+    @property
+    def aborting(self) -> bool:
+        """Whether an abort is in force: by `abort`, or by slime's own flag."""
+        return self.aborts.in_force
+
+    def continuing(self, engine: Engine, replay: Replay) -> ContinuingEngine:
+        """`engine`, of which turns come whole unless the trainer aborts, with what it replays."""
+        return ContinuingEngine(engine, lambda: self.aborting, self.config.interrupted_turns, replay)
+
     def model(self, name: str | None) -> ServedModel:
         """The model agents call `name`; None: the policy. Raises KeyError for a name nobody configured."""
         return self.policy if name is None else self._models[name]
@@ -119,6 +144,12 @@ class Runtime:
     def model_names(self) -> list[str]:
         """The models beside the policy."""
         return list(self._models)
+
+    def count_tokens(self, text: str) -> int:
+        """How many of the policy's tokens a text takes, alone."""
+        if not hasattr(self, "policy"):
+            raise RuntimeError("tokens cannot be counted here: answers are scored without a model")
+        return len(self.policy.renderer.raw(text))
 
     def ledger(self, model: ServedModel, *, role: str, trained: bool, clock: datetime) -> Ledger:
         """A new token ledger for one agent of `model`. clock: the time that chat templates see."""
@@ -148,19 +179,39 @@ class Runtime:
 
         Raises ResourceError, naming the plugin, when `open` or `create` fails or makes something else.
         """
-        return await self._make(choice, kind, rollout)
+        return await self._make(choice, kind, lambda resource: choice.spec.create(resource, rollout))
 
-    async def sandbox(self, *, packages: Sequence[str] = ()) -> Sandbox:
+    async def sandbox(self, *, packages: Sequence[str] = (), image: str | None = None) -> Sandbox:
         """A new sandbox of the configured backend; whoever asked closes it.
 
-        Raises ConfigError where the backend cannot run, ResourceError when its plugin fails.
+        Raises ConfigError where the backend cannot run, ResourceError when its plugin fails or has no images.
         """
-        return await self._make(self._sandboxes, Sandbox, tuple(packages))
+        backend, wanted = self._sandboxes, tuple(packages)
+        spec = cast(SandboxSpec, backend.spec)
+        if image is None:
+            return await self._make(backend, Sandbox, lambda resource: spec.create(resource, wanted))
+        from_image = spec.from_image
+        if from_image is None:
+            raise ResourceError(
+                f"the container image {image} is needed, and the sandbox backend {backend.name} has no "
+                "images: set `sandbox` in the run configuration to one that has, as docker of rollhook-docker"
+            )
+        return await self._make(backend, Sandbox, lambda resource: from_image(resource, wanted, image))
 
-    async def _make(self, choice: Choice, kind: type[_T], argument: Any) -> _T:
+    async def share(
+        self,
+        name: str,
+        opener: Callable[[], AbstractAsyncContextManager[_T]],
+        *,
+        key: Hashable = None,
+    ) -> _T:
+        """One resource for every item of the run that asks for it (see `rollhook.protocols.Run.share`)."""
+        return await self._resources.get((name, key), name, opener)
+
+    async def _make(self, choice: Choice, kind: type[_T], create: Callable[[Any], object]) -> _T:
         resource = await self._resource(choice)
         async with boundary(ResourceError, choice.name):
-            made = choice.spec.create(resource, argument)
+            made = create(resource)
             if not isinstance(made, kind):
                 missing = sorted(name for name in get_protocol_members(kind) if not hasattr(made, name))
                 raise TypeError(
@@ -170,21 +221,11 @@ class Runtime:
         return made
 
     async def _resource(self, choice: Choice) -> Any:
-        if choice.spec.open is None:
+        opener = choice.spec.open
+        if opener is None:
             return choice.config
         key = (type(choice.spec), choice.name, choice.config.model_dump_json())
-        if key not in self._resources:
-            self._resources[key] = _Resource(choice, self)
-        try:
-            return await self._resources[key].value()
-        except RollhookError:
-            self._resources.pop(key, None)
-            raise
-
-    async def _close_resources(self) -> None:
-        for resource in list(self._resources.values()):
-            await resource.close()
-        self._resources.clear()
+        return await self._resources.get(key, choice.name, lambda: opener(choice.config, self))
 
     async def _open(self, stack: AsyncExitStack, *, policy: bool) -> None:
         """Open what the run owns; `stack` closes it."""
@@ -198,9 +239,18 @@ class Runtime:
         if policy:
             self.policy = await self._open_policy(stack)
         for name, url in self.config.models.items():
+            if policy and url == self.config.engine:
+                self._models[name] = self.policy  # slime lists the model it trains among the others
+                continue
             engine = await stack.enter_async_context(self._client(url))
             self._models[name] = await serve_model(engine, name=name, **self._rendering)
-        stack.push_async_callback(self._close_resources)
+        stack.push_async_callback(self._resources.close)
+        stack.push_async_callback(self.aborts.close)
+
+    def _engines(self) -> list[Engine]:
+        """Each engine of the run once."""
+        served = [*self._models.values(), *([self.policy] if hasattr(self, "policy") else [])]
+        return list({id(model.engine): model.engine for model in served}.values())
 
     async def _open_policy(self, stack: AsyncExitStack) -> ServedModel:
         engine = self._given_engine
@@ -214,6 +264,9 @@ class Runtime:
                 from rollhook.embedded import EmbeddedEngine
 
                 url = (await stack.enter_async_context(EmbeddedEngine(self.config.model))).url
+            replay, policy = self.replay, self.config.router_policy
+            sampling = replay.sampling(self.config.sampling)
+            await check_gateway(url, sampling=sampling, extra=replay.extra(None), policy=policy)
             engine = await stack.enter_async_context(self._client(url))
         template = self.config.chat_template
         return await serve_model(
@@ -236,42 +289,6 @@ class Runtime:
         return SGLangClient(url, retries=self.config.retries, request_timeout_s=self.config.request_timeout_s)
 
 
-class _Resource:
-    """One `open` of a spec, entered and left inside one task."""
-
-    def __init__(self, choice: Choice, runtime: Runtime) -> None:
-        self._choice = choice
-        self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._closing = asyncio.Event()
-        self._task = asyncio.create_task(self._own(runtime), name=f"rollhook open {choice.name}")
-
-    async def _own(self, runtime: Runtime) -> None:
-        assert self._choice.spec.open is not None
-        try:
-            async with (
-                boundary(ResourceError, self._choice.name),
-                self._choice.spec.open(self._choice.config, runtime) as resource,
-            ):
-                self._ready.set_result(resource)
-                await self._closing.wait()
-        except RollhookError as error:
-            if self._ready.done():
-                _log.warning("closing what rollouts shared failed: %s", error)
-            else:
-                self._ready.set_exception(error)
-
-    async def value(self) -> Any:
-        """The opened resource. Raises ResourceError when opening failed."""
-        return await asyncio.shield(self._ready)
-
-    async def close(self) -> None:
-        """Leave the context manager and wait for its task; an opening still under way is cancelled."""
-        self._closing.set()
-        if not self._ready.done():
-            self._task.cancel()
-        await asyncio.wait([self._task])
-
-
 _RUNTIMES: dict[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Runtime]]] = {}
 
 
@@ -292,6 +309,11 @@ async def runtime_for(config: RunConfig) -> Runtime:
     except ConfigError:
         table.pop(key, None)
         raise
+
+
+def loops_with_runtimes() -> list[asyncio.AbstractEventLoop]:
+    """The event loops, not closed yet, on which `runtime_for` opened something."""
+    return [loop for loop in _RUNTIMES if not loop.is_closed()]
 
 
 async def close_runtimes() -> None:

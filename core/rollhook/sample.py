@@ -15,9 +15,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
+from itertools import pairwise
 from typing import Any, Self, SupportsIndex
 
 from rollhook.errors import CertificationError
+from rollhook.replay import TopP
 
 
 @dataclass
@@ -182,6 +184,17 @@ def write_tokens(
     sample.rollout_log_probs = list(log_probs)
 
 
+def write_top_p(sample: Sample, top_p: TopP) -> None:
+    """Write the sets that the response was sampled from: [R]."""
+    sample.rollout_top_p_token_ids = top_p.ids.tolist()
+    sample.rollout_top_p_token_offsets = top_p.offsets.tolist()
+
+
+def write_experts(sample: Sample, experts: Any) -> None:
+    """Write the routed experts. experts: an array [P + R - 1, layers, experts a token] of int32."""
+    sample.rollout_routed_experts = experts
+
+
 def write_placeholder(sample: Sample) -> None:
     """Write the smallest valid Sample that trains nothing: two tokens, one of them response, masked."""
     write_tokens(sample, tokens=[0, 0], prompt_length=1, loss_mask=[0], log_probs=[0.0])
@@ -191,8 +204,9 @@ def certify(sample: Sample) -> None:
     """Raise CertificationError unless `sample` may enter a training batch.
 
     Checks: at least one prompt and one response token; mask and log-probabilities as long as the response;
-    mask 0 or 1; log-probabilities finite where the mask is 1 and 0.0 where it is 0; a rollout_id; and for
-    FAILED samples: removed, nothing trained, reward 0.0.
+    mask 0 or 1; log-probabilities finite where the mask is 1 and 0.0 where it is 0; a rollout_id; for FAILED
+    samples: removed, nothing trained, reward 0.0; top-p sets, where there are any, for each response token;
+    and routed experts, where there are any, for each token but the last.
     """
     mask, log_probs, length = sample.loss_mask, sample.rollout_log_probs, sample.response_length
     if mask is None or log_probs is None:
@@ -222,3 +236,26 @@ def certify(sample: Sample) -> None:
         not sample.remove_sample or any(mask) or sample.reward != 0.0
     ):
         raise CertificationError("a FAILED sample must be removed, masked and have reward 0.0")
+    _certify_replay(sample)
+
+
+def _certify_replay(sample: Sample) -> None:
+    ids = getattr(sample, "rollout_top_p_token_ids", None)
+    offsets = getattr(sample, "rollout_top_p_token_offsets", None)
+    if (ids is None) != (offsets is None):
+        raise CertificationError("the sample has only one of rollout_top_p_token_ids and _offsets")
+    if ids is not None and offsets is not None:
+        if len(offsets) != sample.response_length + 1 or offsets[0] != 0 or offsets[-1] != len(ids):
+            raise CertificationError(
+                f"{len(offsets)} rollout_top_p_token_offsets for {sample.response_length} tokens and "
+                f"{len(ids)} ids: they begin with 0, end with the number of ids, and are one more than the "
+                "tokens"
+            )
+        if any(later < earlier for earlier, later in pairwise(offsets)):
+            raise CertificationError("rollout_top_p_token_offsets go backwards")
+    experts = getattr(sample, "rollout_routed_experts", None)
+    if experts is not None and len(experts) != len(sample.tokens) - 1:
+        raise CertificationError(
+            f"rollout_routed_experts has {len(experts)} rows; {len(sample.tokens)} tokens have one each, "
+            "but the last"
+        )

@@ -7,11 +7,30 @@ share train in the first of them and are masked in the others. The work is linea
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollhook.carried import SpecCounts
 from rollhook.chains import Chain
-from rollhook.turns import TokenTree
+from rollhook.replay import TopP
+from rollhook.spans import Span, covering
+from rollhook.turns import TokenTree, TurnNode
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTurn:
+    """One turn of a segment, as it was sampled. start: of its first sampled token in `tokens`."""
+
+    start: int
+    length: int
+    finish_reason: str
+    matched: str | int | None
+    request_id: str
+    weight_versions: Sequence[str]
+    prompt_tokens: int
+    cached_tokens: int
+    spec: SpecCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +45,10 @@ class Segment:
     forks: [{"turn": position in the chain, "reason": why it left the chain before it}].
     abandoned: the conversation went on elsewhere, after a rewind, an edit or a second answer.
     cached_tokens, prompt_tokens: summed over turns.
-    spans: [(start, length, kind)], in `tokens`, of what was not sampled: "prompt", "messages" or "text".
-    meta: each turn's engine facts that training may need, in order.
+    spans: in `tokens`, of what was not sampled: "prompt", "messages", "text", or as its author named it.
+    sampled: its turns, in order. spec: summed over them.
+    top_p: the sets the response was sampled from. experts: of the first of `tokens`, [rows, layers, experts a
+        token] as int32 bytes. Both None where the run's trainer does not replay them.
     """
 
     kind: str
@@ -45,8 +66,11 @@ class Segment:
     prompt_tokens: int
     abandoned: bool = False
     turn_ids: list[int] = field(default_factory=list)
-    spans: list[tuple[int, int, str]] = field(default_factory=list)
-    meta: list[dict[str, Any]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    sampled: list[SampledTurn] = field(default_factory=list)
+    spec: SpecCounts = field(default_factory=SpecCounts)
+    top_p: TopP | None = None
+    experts: bytes | None = None
 
 
 def make_segment(tree: TokenTree, chain: Chain, role: str) -> Segment | None:
@@ -63,9 +87,10 @@ def make_segment(tree: TokenTree, chain: Chain, role: str) -> Segment | None:
     log_probs = array("d", bytes(8 * len(loss_mask)))
     for node in nodes:
         if node.id in chain.trains:
-            start, end = node.sampled_at - prompt_length, node.end - prompt_length
-            loss_mask[start:end] = b"\1" * node.sampled_count
-            log_probs[start:end] = tree.log_probs_of(node)
+            untrained = node.carried.untrained
+            start, end = node.sampled_at + untrained - prompt_length, node.end - prompt_length
+            loss_mask[start:end] = b"\1" * node.trained_count
+            log_probs[start:end] = tree.log_probs_of(node)[untrained:]
     return Segment(
         kind=chain.kind,
         role=role,
@@ -83,9 +108,38 @@ def make_segment(tree: TokenTree, chain: Chain, role: str) -> Segment | None:
         abandoned=chain.abandoned,
         turn_ids=[node.id for node in nodes],
         spans=[
-            (node.start, node.sampled_at - node.start, node.inserted)
+            span
             for node in nodes
-            if node.sampled_at > node.start
+            for span in covering(node.start, node.sampled_at - node.start, node.named, node.inserted)
         ],
-        meta=[node.meta for node in nodes if node.meta],
+        sampled=[_as_sampled(node) for node in nodes],
+        spec=sum((node.carried.spec for node in nodes), SpecCounts()),
+        top_p=_top_p(nodes, prompt_length),
+        experts=next((node.carried.experts for node in reversed(nodes) if node.carried.experts), None),
     )
+
+
+def _as_sampled(node: TurnNode) -> SampledTurn:
+    return SampledTurn(
+        start=node.sampled_at,
+        length=node.sampled_count,
+        finish_reason=node.finish_reason,
+        matched=node.matched,
+        request_id=node.request_id,
+        weight_versions=node.weight_versions,
+        prompt_tokens=node.prompt_tokens,
+        cached_tokens=node.cached_tokens,
+        spec=node.carried.spec,
+    )
+
+
+def _top_p(nodes: Sequence[TurnNode], prompt_length: int) -> TopP | None:
+    """The sets of the whole response, empty ones where nothing was sampled."""
+    if all(node.carried.top_p is None for node in nodes):
+        return None
+    pieces = []
+    for node in nodes:
+        if node.sampled_at > prompt_length:
+            pieces.append(TopP.empty(node.sampled_at - max(node.start, prompt_length)))
+        pieces.append(node.carried.top_p or TopP.empty(node.sampled_count))
+    return TopP.chain(pieces)

@@ -5,6 +5,7 @@ is in the file once or not at all.
 
     DIR/run.json         what the run is: format, identity, facts; replaced atomically, never edited
     DIR/rollouts.jsonl   {"index": 7, "samples": [...]}, a line for each finished rollout, as they finished
+                         (the last one of an index counts)
     DIR/lock             held by the process that writes, gone with it
 
 A line is handed to the kernel whole, so `kill -9` loses nothing appended; it is synced too, so neither does
@@ -20,7 +21,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -109,6 +110,11 @@ class RunStore:
                     f"{self.directory / _ROLLOUTS}: cannot record rollout {index}: {error.strerror}"
                 ) from error
             self.done.add(index)
+
+    def reopen(self, indices: Collection[int]) -> None:
+        """Let these rollouts be recorded again; until they are, their records stand."""
+        with self._writing:
+            self.done -= set(indices)
 
     def pin(self, **facts: str) -> None:
         """Record what only a running engine can tell. Raises ConfigError when it was different before."""

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NewType
 
+from rollhook.carried import Carried
+from rollhook.spans import Span
+
 TurnId = NewType("TurnId", int)
 
 
@@ -26,9 +29,12 @@ class TurnNode:
     beside: at a root that is another answer to a request, or an edit of a first answer, that answer's turn.
     asked_at: how many turns were committed when this one was asked for.
     inputs: key of the messages between `base` and this assistant message. inserted: what was put before, as
-        "prompt", "messages" or "text". fork: why this turn left the chain before it; None where it did not.
+        "prompt", "messages" or "text"; named: those parts of it that have a name of their own, counted from
+        `start`. fork: why this turn left the chain before it; None where it did not.
     said: under the policy "template", the messages between `base` and this turn, and the turn itself.
     rendered: under that policy, length and digest of the prompt's text.
+    matched: the stop string or id that ended it. carried: what else training needs; the experts only of turns
+        that nothing follows, since an answer tells those of all tokens before it.
     """
 
     id: TurnId
@@ -54,13 +60,20 @@ class TurnNode:
     fork: str | None = None
     said: Sequence[dict[str, Any]] = ()
     rendered: tuple[int, bytes] | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
+    named: Sequence[Span] = ()
+    matched: str | int | None = None
+    carried: Carried = field(default_factory=Carried)
     children: list[TurnId] = field(default_factory=list)
 
     @property
     def sampled_count(self) -> int:
         """How many tokens were sampled."""
         return self.end - self.sampled_at
+
+    @property
+    def trained_count(self) -> int:
+        """How many of them train, wherever the turn does."""
+        return self.sampled_count - self.carried.untrained
 
 
 @dataclass(slots=True)

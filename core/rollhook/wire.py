@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any, get_args
 
+from rollhook.carried import Carried, SpecCounts
 from rollhook.errors import EngineProtocolError
 from rollhook.protocols import FinishReason
 
@@ -34,6 +35,7 @@ class Completion:
     request_id: the id of the attempt that answered.
     weight_versions: distinct, in order of first use; [] when the engine says none.
     meta_info: the engine's own, without output_token_logprobs.
+    carried: what else training needs of it.
     """
 
     token_ids: list[int]
@@ -46,6 +48,20 @@ class Completion:
     prompt_tokens: int
     cached_tokens: int
     meta_info: Mapping[str, Any]
+    carried: Carried = field(default_factory=Carried)
+
+    def then(self, rest: Completion) -> Completion:
+        """The whole turn, when `rest` was sampled behind this part of it."""
+        return replace(
+            rest,
+            token_ids=self.token_ids + rest.token_ids,
+            log_probs=self.log_probs + rest.log_probs,
+            text=self.text + rest.text,
+            weight_versions=list(dict.fromkeys(self.weight_versions + rest.weight_versions)),
+            prompt_tokens=self.prompt_tokens + rest.prompt_tokens,
+            cached_tokens=self.cached_tokens + rest.cached_tokens,
+            carried=self.carried.then(rest.carried),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,7 @@ def read_completion(answer: Any, request_id: str) -> Completion:
         prompt_tokens=int(meta.get("prompt_tokens") or 0),
         cached_tokens=int(meta.get("cached_tokens") or 0),
         meta_info={key: value for key, value in meta.items() if key != "output_token_logprobs"},
+        carried=Carried(spec=SpecCounts.read(meta)),
     )
 
 

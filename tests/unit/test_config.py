@@ -200,8 +200,46 @@ def test_what_cannot_take_lists_is_refused_with_what_to_change(args: dict[str, A
 def test_the_projects_own_filters_and_rollout_functions_take_lists() -> None:
     RunConfig.from_args(
         Namespace(
-            rollout_function_path="rollhook.slime.fully_async", dynamic_sampling_filter_path="mine.keep"
+            rollout_function_path="rollhook.slime.fully_async_rollout",
+            dynamic_sampling_filter_path="rollhook.slime.keep_informative",
         )
+    )
+
+
+def test_what_takes_lists_is_named_where_slimes_own_is_refused() -> None:
+    stock = "fully_async_rollout.generate_rollout_fully_async"
+
+    assert "use rollhook.slime.fully_async_rollout" in args_error(rollout_function_path=stock)
+    assert "use rollhook.slime.keep_informative" in args_error(dynamic_sampling_filter_path="slime.a.b")
+
+
+def test_partial_rollouts_need_one_sample_however_they_are_asked_for() -> None:
+    assert "return_shape: sample" in args_error(rollhook={"partial_rollout": True})
+
+    config = RunConfig.from_args(
+        Namespace(
+            partial_rollout=True,
+            mask_offpolicy_in_partial_rollout=True,
+            rollhook={"return_shape": "sample"},
+        )
+    )
+    assert (config.partial_rollout, config.mask_kept_tokens) == (True, True)
+
+
+def test_what_the_trainer_replays_is_read_from_its_flags() -> None:
+    args = {"use_rollout_routing_replay": True, "num_layers": 4, "moe_router_topk": 2, "rollout_top_p": 0.9}
+
+    config = RunConfig.from_args(Namespace(**args))
+    plain = RunConfig.from_args(Namespace(rollout_top_p=1.0))
+    assert (config.top_p_replay, config.routing_replay) == (True, (4, 2))
+    assert (plain.top_p_replay, plain.routing_replay) == (False, None)
+    assert "set --num-layers and --moe-router-topk" in args_error(use_rollout_routing_replay=True)
+
+
+def test_a_top_p_that_the_trainer_does_not_replay_is_refused() -> None:
+    assert args_error(rollout_top_p=0.9, rollhook={"sampling": {"top_p": 0.5}}) == (
+        "sampling.top_p is 0.5, and the trainer replays what is left by --rollout-top-p 0.9; "
+        "set it only there"
     )
 
 

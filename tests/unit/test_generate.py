@@ -411,7 +411,7 @@ async def test_the_trainers_abort_gives_back_what_was_sampled(smollm2_tokenizer:
         task = asyncio.create_task(run_rollout(runtime, row(verifier="number"), {}))
         while engine.in_flight == 0:
             await asyncio.sleep(0.01)
-        await runtime.engine.abort()
+        await runtime.abort()
         [sample] = await task
 
     assert (sample.status, sample.reward, sample.remove_sample) == (Status.ABORTED, 0.0, False)

@@ -155,3 +155,33 @@ def test_a_trainer_gets_its_own_class_and_enum_back() -> None:
 
     assert type(copy) is TrainerSample
     assert (copy.own_field, copy.tokens, copy.status) == ("mine", [], TrainerSample.Status.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("replayed", "message"),
+    [
+        ({"rollout_top_p_token_ids": [1]}, "only one of rollout_top_p_token_ids and _offsets"),
+        (
+            {"rollout_top_p_token_ids": [1], "rollout_top_p_token_offsets": [0, 1]},
+            "2 rollout_top_p_token_offsets for 2 tokens and 1 ids",
+        ),
+        (
+            {"rollout_top_p_token_ids": [1], "rollout_top_p_token_offsets": [0, 2, 1]},
+            "rollout_top_p_token_offsets go backwards",
+        ),
+        ({"rollout_routed_experts": [[[1]]]}, "rollout_routed_experts has 1 rows; 4 tokens have one each"),
+    ],
+)
+def test_what_the_trainer_replays_must_fit_the_tokens(replayed: dict[str, Any], message: str) -> None:
+    with pytest.raises(CertificationError, match=message):
+        certify(valid_sample(**replayed))
+
+
+def test_replayed_values_that_fit_are_certified() -> None:
+    certify(
+        valid_sample(
+            rollout_top_p_token_ids=[7, 8],
+            rollout_top_p_token_offsets=[0, 2, 2],
+            rollout_routed_experts=[[[1]]] * 3,
+        )
+    )
