@@ -36,14 +36,15 @@ def solved() -> list[dict[str, str]]:
     return messages
 
 
-def rows(problems: int, seed: int) -> Iterator[dict[str, Any]]:
-    """One row a riddle. What to run is the row's own choice: a debate, scored by its last number."""
+def rows(problems: int, seed: int, *, unnamed: bool = False) -> Iterator[dict[str, Any]]:
+    """One row a riddle. What to run is the row's own choice: a debate, scored by its last number.
+
+    unnamed: it says nothing of that, so that the run configuration decides.
+    """
+    named = {} if unnamed else {"rollhook": {"topology": "debate", "verifier": "number"}}
     for question, answer in riddles(problems, seed):
-        yield {
-            "prompt": [*solved(), {"role": "user", "content": question}],
-            "label": str(answer),
-            "metadata": {"rollhook": {"topology": "debate", "verifier": "number"}},
-        }
+        prompt = [*solved(), {"role": "user", "content": question}]
+        yield {"prompt": prompt, "label": str(answer), "metadata": named}
 
 
 def main() -> None:
@@ -51,9 +52,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--problems", type=int, default=12)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--unnamed", action="store_true", help="leave what to run to the configuration")
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows(arguments.problems, arguments.seed)]
+    made = rows(arguments.problems, arguments.seed, unnamed=arguments.unnamed)
+    lines = [json.dumps(row, ensure_ascii=False) for row in made]
     arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -8,22 +8,20 @@ Run again, it goes on where it stopped. It runs the commands it prints; you can 
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from commands import SEED, rollhook, shown
+from exported import read_rollouts
 from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
 CONFIG = HERE / "rollhook.yaml"
-SEED = 7
 
 
 def main() -> int:
@@ -58,27 +56,6 @@ def main() -> int:
     ):
         sys.stdout.write(f"  {shown(following)}\n      {why}\n")
     return 0
-
-
-def rollhook(*arguments: object) -> list[str]:
-    """The rollhook command beside this interpreter."""
-    return [str(Path(sys.executable).with_name("rollhook")), *map(str, arguments)]
-
-
-def shown(command: Sequence[str]) -> str:
-    """A command as one would type it here."""
-    here = f"{Path.cwd()}/"
-    return shlex.join(argument.removeprefix(here) for argument in command)
-
-
-def read_rollouts(exported: Path) -> Iterator[list[dict[str, Any]]]:
-    """The exported samples, siblings together."""
-    siblings: dict[int, list[dict[str, Any]]] = {}
-    with exported.open(encoding="utf-8") as lines:
-        for line in lines:
-            sample = json.loads(line)
-            siblings.setdefault(sample["index"], []).append(sample)
-    yield from siblings.values()
 
 
 def summarise(exported: Path, *, wall_time_s: float) -> None:
