@@ -16,6 +16,6 @@ export PYTHONPATH="$here/stubs" PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
 exec "$venv/bin/python" -m sglang.launch_server \
   --model-path "$model" --host 127.0.0.1 --port "$port" \
   --device cpu --dtype bfloat16 \
-  --attention-backend torch_native --sampling-backend pytorch --grammar-backend none \
+  --attention-backend torch_native --sampling-backend pytorch --grammar-backend xgrammar \
   --disable-overlap-schedule --mem-fraction-static 0.3 --max-total-tokens 16384 --max-running-requests 16 \
   "$@"

@@ -32,5 +32,5 @@ until ready; do
   sleep 1
 done
 export ROLLHOOK_SGLANG_URL="http://127.0.0.1:$port" ROLLHOOK_SGLANG_PYTHON="$venv/bin/python"
-"$python" -m pytest -m sglang "$@" "$root/tests/contracts" "$root/tests/adapters/test_real_sglang.py"
+"$python" -m pytest -m sglang "$@" "$root/tests/contracts" "$root/tests/adapters/test_real_sglang.py" "$root/tests/slime/test_real_sglang.py"
 "$python" -m pytest "$root/tests/exactness"

@@ -103,8 +103,15 @@ class ScriptedEngine:
         app = web.Application(client_max_size=256 * 2**20)
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/abort_request", self._abort_request)
-        for path, reply in (("/health", None), ("/model_info", self._info), ("/get_model_info", self._info)):
-            app.router.add_get(path, reply or _ok)
+        for path, reply in (
+            ("/health", _ok),
+            ("/model_info", self._info),
+            ("/get_model_info", self._info),
+            ("/server_info", self._info),
+            ("/get_server_info", self._info),
+            ("/v1/models", self._models),
+        ):
+            app.router.add_get(path, reply)
         app.router.add_route("*", "/flush_cache", _ok)
         # SGLang drops a request whose client went away; so does a cancelled handler
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
@@ -282,6 +289,11 @@ class ScriptedEngine:
         path = self.tokenizer.name_or_path
         info = {"model_path": path, "tokenizer_path": path, "is_generation": True}
         return web.json_response({**info, "weight_version": self.weight_version})
+
+    async def _models(self, http: web.Request) -> web.Response:
+        """What a gateway knows a worker of SGLang by."""
+        model = {"id": self.tokenizer.name_or_path, "object": "model", "owned_by": "sglang"}
+        return web.json_response({"object": "list", "data": [model]})
 
 
 @dataclass(slots=True)

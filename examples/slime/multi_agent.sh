@@ -1,0 +1,134 @@
+#!/bin/bash
+# A debate on one node of eight GPUs: four train, two serve the policy, two a frozen judge.
+#
+#   pip install rollhook rollhook-debate
+#   SLIME_DIR=~/slime MODEL=~/Qwen3-4B DATA=problems.jsonl bash multi_agent.sh
+#
+# The judge's path is in multi_agent_models.yaml.
+#
+# docs/slime.md explains every flag.
+set -euo pipefail
+
+HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+EXAMPLES="${HERE}/../../plugins/debate/examples"
+SLIME_DIR="${SLIME_DIR:-${HOME}/slime}"
+MEGATRON_DIR="${MEGATRON_DIR:-${HOME}/Megatron-LM}"
+MODEL="${MODEL:-${HOME}/Qwen3-4B}"
+DATA="$(realpath -m "${DATA:-${EXAMPLES}/rows.jsonl}")"
+EVAL_DATA="$(realpath -m "${EVAL_DATA:-${EXAMPLES}/rows.jsonl}")"
+CONFIG="$(realpath -m "${CONFIG:-${HERE}/multi_agent.yaml}")"
+MODELS="${HERE}/multi_agent_models.yaml"
+
+source "${SLIME_DIR}/scripts/models/qwen3-4B.sh" # MODEL_ARGS
+
+CKPT_ARGS=(
+   --hf-checkpoint "${MODEL}"
+   --ref-load "${MODEL}_torch_dist"
+   --load "${MODEL}_multi_agent"
+   --save "${MODEL}_multi_agent"
+   --save-interval 20
+)
+
+ROLLOUT_ARGS=(
+   --custom-generate-function-path rollhook.generate
+   --custom-rm-path rollhook.reward
+   --custom-reward-post-process-path rollhook.slime.normalize_rewards
+   --custom-config-path "${CONFIG}"
+   --rollout-function-path rollhook.slime.generate_rollout
+   --dynamic-sampling-filter-path rollhook.slime.keep_informative
+   --over-sampling-batch-size 48
+
+   --prompt-data "${DATA}"
+   --input-key prompt
+   --label-key label
+   --metadata-key metadata
+   --rollout-shuffle
+
+   --num-rollout 1000
+   --rollout-batch-size 32
+   --n-samples-per-prompt 8
+   --global-batch-size 256
+   --balance-data
+
+   --rollout-temperature 1.0
+   --rollout-max-response-len 2048
+   --rollout-max-context-len 8192
+)
+
+EVAL_ARGS=(
+   --eval-interval 20
+   --eval-prompt-data problems "${EVAL_DATA}"
+   --n-samples-per-eval-prompt 4
+   --eval-max-response-len 2048
+   --eval-max-context-len 8192
+)
+
+GRPO_ARGS=(
+   --advantage-estimator grpo
+   --use-kl-loss
+   --kl-loss-coef 0.001
+   --kl-loss-type low_var_kl
+   --entropy-coef 0.0
+   --eps-clip 0.2
+   --eps-clip-high 0.28
+)
+
+OPTIMIZER_ARGS=(
+   --optimizer adam
+   --lr 1e-6
+   --lr-decay-style constant
+   --weight-decay 0.1
+   --adam-beta1 0.9
+   --adam-beta2 0.98
+)
+
+PERF_ARGS=(
+   --tensor-model-parallel-size 2
+   --sequence-parallel
+   --pipeline-model-parallel-size 1
+   --context-parallel-size 1
+   --recompute-granularity full
+   --recompute-method uniform
+   --recompute-num-layers 1
+   --use-dynamic-batch-size
+   --max-tokens-per-gpu 9216
+)
+
+SGLANG_ARGS=(
+   --sglang-config "${MODELS}"
+   --rollout-num-gpus 4
+   --rollout-num-gpus-per-engine 1
+   --sglang-mem-fraction-static 0.7
+   --sglang-server-concurrency 64
+   --sglang-reasoning-parser qwen3
+   --router-policy consistent_hashing
+)
+
+MISC_ARGS=(
+   --attention-dropout 0.0
+   --hidden-dropout 0.0
+   --accumulate-allreduce-grads-in-fp32
+   --attention-softmax-in-fp32
+   --attention-backend flash
+)
+
+rollhook check "${DATA}" --config "${CONFIG}"
+rollhook check "${EVAL_DATA}" --config "${CONFIG}"
+
+cd "${SLIME_DIR}"
+ray start --head --num-gpus 8 --disable-usage-stats --dashboard-port 8265
+trap 'ray stop' EXIT
+ray job submit --address http://127.0.0.1:8265 \
+   --runtime-env-json "{\"env_vars\": {\"PYTHONPATH\": \"${MEGATRON_DIR}\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"}}" \
+   -- python3 train.py \
+   --actor-num-nodes 1 \
+   --actor-num-gpus-per-node 4 \
+   "${MODEL_ARGS[@]}" \
+   "${CKPT_ARGS[@]}" \
+   "${ROLLOUT_ARGS[@]}" \
+   "${EVAL_ARGS[@]}" \
+   "${GRPO_ARGS[@]}" \
+   "${OPTIMIZER_ARGS[@]}" \
+   "${PERF_ARGS[@]}" \
+   "${SGLANG_ARGS[@]}" \
+   "${MISC_ARGS[@]}"
