@@ -3,8 +3,8 @@
     python bench/run.py [NAME ...]
 
 A benchmark is a module `bench_<name>.py` with `run() -> dict[str, dict[str, float | str]]`: per measurement
-`ours`, `baseline`, `ratio` (how many times better than the baseline) and `unit`, both measured in the same
-run. Figures depend on the machine; ratios are what to compare.
+`ours` and `unit`, and where there is something to compare with, `baseline` and `ratio` (how many times better
+than the baseline), measured in the same run. Figures depend on the machine; ratios are what to compare.
 """
 
 from __future__ import annotations

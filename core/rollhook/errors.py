@@ -6,9 +6,10 @@
     │   ├── PluginBroken         an installed plugin that could not be loaded
     │   ├── PluginConflict       two owners of one name
     │   └── DataError            a data file that cannot be read, or rows that fail `rollhook check`
+    ├── GroupsFailed             too many groups failed for good; their rows are back in the data source
     ├── RolloutStopped           no fault: nothing more may be sampled in this rollout
     │   ├── LimitReached         turns or context ran out; what was sampled stays and trains
-    │   └── RolloutAborted       the trainer aborted; the engine gave a turn back unfinished
+    │   └── RolloutAborted       the trainer aborted; what was sampled is kept
     └── RolloutError             one rollout failed; its Sample says stage, plugin and cause
         ├── RowError             a row's metadata asks for something it may not have
         ├── ResourceError        a plugin could not open what its rollouts share
@@ -53,6 +54,10 @@ class DataError(ConfigError):
     """A data file cannot be used as it is."""
 
 
+class GroupsFailed(RollhookError):
+    """More groups of rollouts failed for good than the run allows; it names the first causes."""
+
+
 class RolloutStopped(RollhookError):
     """Not a fault: nothing more may be sampled in this rollout."""
 
@@ -66,7 +71,7 @@ class LimitReached(RolloutStopped):
 
 
 class RolloutAborted(RolloutStopped):
-    """The engine gave a turn back unfinished, because the trainer aborted."""
+    """The trainer aborted; what was sampled is kept."""
 
 
 class RolloutError(RollhookError):
@@ -145,8 +150,9 @@ class boundary:  # noqa: N801  a context manager read as a verb, like contextlib
 
     Plain exceptions come out as `error` chained to the cause; of an ExceptionGroup (a TaskGroup in the
     plugin) the first leaf counts. Rollhook's other errors and everything that is not an `Exception`
-    (CancelledError, KeyboardInterrupt) pass through untouched; a ConfigError does not, since what a plugin
-    lacks in the middle of a run must not end the run.
+    (CancelledError, KeyboardInterrupt) pass through untouched. Two that would end the run do not: a
+    ConfigError, which says what a plugin lacks in the middle of it, and the SystemExit of a library that was
+    written for the command line.
     """
 
     def __init__(self, error: type[RolloutError], plugin: str | None) -> None:
@@ -160,7 +166,7 @@ class boundary:  # noqa: N801  a context manager read as a verb, like contextlib
         self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
     ) -> None:
         leaf = first_leaf(cause)
-        if not isinstance(leaf, Exception):
+        if not isinstance(leaf, Exception | SystemExit):
             return
         if isinstance(leaf, RollhookError) and not isinstance(leaf, ConfigError):
             if leaf is cause:

@@ -6,7 +6,6 @@ whatever the order of the samples and however many siblings it has.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from rollhook.credit import BY_ROLE
 from rollhook.errors import CreditError
+from rollhook.opened import as_score
 from rollhook.sample import Sample, Status, rollout_id_of
 from rollhook.siblings import result_of
 
@@ -82,8 +82,9 @@ def _told(sample: Sample, reward_key: str | None, one_prompt: bool) -> Earned:
     result = result_of(sample)
     credit: Mapping[str, Any] = result.get("credit") or {}
     earned, weight = credit.get("earned"), credit.get("weight", 1.0)
-    if earned is None or sample.reward != earned * weight:  # the run's own reward function wrote it
-        earned = reward_of(sample, reward_key)
+    given = reward_of(sample, reward_key)
+    if earned is None or given != earned * weight:  # the run's own reward function wrote it
+        earned = given
     return Earned(
         prompt=None if one_prompt else sample.group_index,
         rollout=rollout,
@@ -105,12 +106,13 @@ def reward_of(sample: Sample, reward_key: str | None) -> float:
                 "--reward-key to the one that trains"
             )
         reward = reward[reward_key]
-    if reward is None or not math.isfinite(reward):
+    try:
+        return as_score(reward).value
+    except (TypeError, ValueError) as error:
         raise CreditError(
-            f"the reward of rollout {rollout_id_of(sample)} is {reward}; name a verifier in its row, or a "
+            f"the reward of rollout {rollout_id_of(sample)} is {reward!r}; name a verifier in its row, or a "
             "reward function that gives a finite number"
-        )
-    return float(reward)
+        ) from error
 
 
 def grouped(told: Sequence[Earned | None], by: NormalizeBy) -> dict[Group, dict[Member, float]]:
