@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rollhook.protocols import ExecResult, Rollout, Sandbox, Score, View
 
 MAX_CASES = 200
-_BLOCK = re.compile(r"^```[ \t]*([\w+-]*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"```[ \t]*([\w+-]*)")
 _LANGUAGES = ("", "py", "python", "python3")
 _RUNNER = """
 import json, os, sys
@@ -103,9 +103,20 @@ class CodeTests:
 
 def last_code(response: str, *, fenced: bool = True) -> str | None:
     """The last closed Python block in ``` fences; without any, None or the whole response."""
-    blocks = [code for language, code in _BLOCK.findall(response) if language.lower() in _LANGUAGES]
-    if blocks:
-        return str(blocks[-1])
+    found: str | None = None
+    language: str | None = None
+    block: list[str] = []
+    for line in response.split("\n"):
+        if language is None:
+            if opening := _FENCE.match(line):
+                language, block = opening[1].lower(), []
+        elif line.rstrip() == "```":
+            found = "".join(block) if language in _LANGUAGES else found
+            language = None
+        else:
+            block.append(f"{line}\n")
+    if found is not None:
+        return found
     return None if fenced or not response.strip() else response
 
 

@@ -81,6 +81,13 @@ def test_the_last_closed_python_block_is_the_code(response: str, code: str | Non
     assert last_code("a = 1", fenced=False) == "a = 1"
 
 
+def test_a_megabyte_of_fences_that_never_close_is_read_in_one_pass() -> None:
+    fences = "```x\n" * 200_000
+
+    assert last_code(fences) is None
+    assert last_code(f"{fences}```\n```python\na = 1\n```") == "a = 1\n"
+
+
 def test_tests_are_python_or_input_and_output() -> None:
     assert read_cases("assert f()") == [Case(code="assert f()")]
     assert read_cases([{"stdin": "1", "stdout": "2"}]) == [Case(stdin="1", stdout="2")]
