@@ -1,6 +1,8 @@
 """What an adapter costs: its own work per turn, and 200 sessions at once against the same engine without it.
 
 The engine answers after a fixed time with fixed ids, in a process of its own; the client is another process.
+Turns per second say how much a busy machine can do, where client, adapter and engine share its cores;
+processor time per turn says what the adapter takes whatever else runs.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -33,22 +36,25 @@ TURNS = 10
 LATENCY_S = 0.02
 OVERHEAD_TURNS = 100
 ANSWER = "The weather there is fine, and it will stay so for the rest of the week."
+UNITS = {"turns_per_s": "turns/s", "p50_ms": "ms", "p99_ms": "ms", "cpu_us": "us of processor time a turn"}
 Measurement = dict[str, float | str]
 
 
 def run() -> dict[str, Measurement]:
-    """A turn's own work in microseconds; turns per second and latencies, through the adapter and without."""
+    """A turn's own work; turns per second, latencies and processor time, through the adapter and without."""
     tokenizer = load_tokenizer("qwen3")
     ids = tokenizer.encode(ANSWER + "<|im_end|>")
     ours, baseline = asyncio.run(_overhead(tokenizer, ids))
     return {
-        "adapter_own_work_per_turn": _measured(ours, baseline, "us; baseline renders the whole history"),
+        "adapter_own_work_per_turn": _measured(
+            ours, baseline, "us of processor time, apart from the wire; baseline renders the whole history"
+        ),
         **_load(tokenizer, ids),
     }
 
 
 async def _overhead(tokenizer: Any, ids: list[int]) -> tuple[float, float]:
-    """Per turn of one conversation at zero latency, its wire read beforehand, and rendering it all anew."""
+    """Per turn of one conversation at zero latency, without its wire, and rendering it all anew."""
     renderer = Renderer(tokenizer)
     rules = TurnRules("qwen25", "qwen3", {}, 0, 0, 0)
     session = Session("s", b"", {}, 0, lambda purpose: Ledger(renderer, role=purpose))
@@ -59,14 +65,13 @@ async def _overhead(tokenizer: Any, ids: list[int]) -> tuple[float, float]:
         messages.append({"role": "user", "content": f"And what about city {turn}?"})
         body = Fields({"model": "m", "messages": messages})
         ask = chat.read(body, session)
-        begin = time.perf_counter()
+        begin = time.thread_time()
         live = LiveTurn(session, ask, engine, rules, chat.call_prefix)
         answer = await live.sample()
         live.commit()
-        chat.whole(body, ask, answer)
-        middle = time.perf_counter()
+        middle = time.thread_time()
         tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-        ours, theirs = ours + middle - begin, theirs + time.perf_counter() - middle
+        ours, theirs = ours + middle - begin, theirs + time.thread_time() - middle
         messages.append({"role": "assistant", "content": answer.said.content})
     return 1e6 * ours / OVERHEAD_TURNS, 1e6 * theirs / OVERHEAD_TURNS
 
@@ -112,7 +117,9 @@ def _load(tokenizer: Any, ids: list[int]) -> dict[str, Measurement]:
             bare = _timed(spawn, results, _bare_client, at_once, url, prompt, ids)
             with serve(Adapter(tokenizer=tokenizer, sglang_url=url)) as server:
                 keys = [server.adapter.open_session().api_key for _ in range(SESSIONS)]
+                begin_s = time.process_time()
                 through = _timed(spawn, results, _chat_client, at_once, server.url, keys)
+                through = replace(through, cpu_us=1e6 * (time.process_time() - begin_s) / (SESSIONS * TURNS))
             measured.update(_compared(at_once, through, bare))
     finally:
         engine.kill()
@@ -120,28 +127,38 @@ def _load(tokenizer: Any, ids: list[int]) -> dict[str, Measurement]:
     return measured
 
 
-def _compared(at_once: int, ours: Sequence[float], bare: Sequence[float]) -> dict[str, Measurement]:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """cpu_us: processor time per turn, of the adapter or of the client that goes without it."""
+
+    turns_per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+
+
+def _compared(at_once: int, ours: _Run, bare: _Run) -> dict[str, Measurement]:
     made: dict[str, Measurement] = {}
-    for name, mine, theirs in zip(("turns_per_s", "p50", "p99"), ours, bare, strict=True):
+    for name in ("turns_per_s", "p50_ms", "p99_ms", "cpu_us"):
+        mine, theirs = getattr(ours, name), getattr(bare, name)
         faster = mine / theirs if name == "turns_per_s" else theirs / mine
-        unit = f"{'turns/s' if name == 'turns_per_s' else 'ms'}; baseline calls the engine itself"
+        unit = f"{UNITS[name]}; baseline calls the engine itself"
         key = f"adapter_{at_once}_at_once_{name}"
         made[key] = {"ours": mine, "baseline": theirs, "ratio": faster, "unit": unit}
     return made
 
 
-def _timed(
-    spawn: Any, results: Any, client: Callable[..., None], at_once: int, *arguments: Any
-) -> tuple[float, float, float]:
-    """Turns per second, and the median and 99th percentile of a turn's milliseconds."""
+def _timed(spawn: Any, results: Any, client: Callable[..., None], at_once: int, *arguments: Any) -> _Run:
+    """A client's run, with the processor time that it took itself."""
     process = spawn.Process(target=client, args=(results, at_once, *arguments))
     process.start()
-    total_s, latencies = results.get(timeout=300)
+    total_s, cpu_s, latencies = results.get(timeout=300)
     process.join()
     if len(latencies) != SESSIONS * TURNS:
         raise RuntimeError(f"{SESSIONS * TURNS - len(latencies)} requests were dropped")
     cuts = statistics.quantiles(latencies, n=100)
-    return len(latencies) / total_s, 1000 * cuts[49], 1000 * cuts[98]
+    turns = len(latencies)
+    return _Run(turns / total_s, 1000 * cuts[49], 1000 * cuts[98], 1e6 * cpu_s / turns)
 
 
 def _serve_engine(ids: list[int], url: Any) -> None:
@@ -206,11 +223,11 @@ async def _all(results: Any, at_once: int, session: Callable[..., Awaitable[None
             await session(http, number, latencies)
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        begin = time.perf_counter()
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
         async with asyncio.TaskGroup() as group:
             for number in range(SESSIONS):
                 group.create_task(one(http, number))
-        results.put((time.perf_counter() - begin, latencies))
+        results.put((time.perf_counter() - begin_s, time.process_time() - cpu_s, latencies))
 
 
 async def _post(

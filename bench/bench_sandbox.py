@@ -18,9 +18,10 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rollhook import Plugins, RunConfig, Runtime, Sample, run_rollout
@@ -30,9 +31,10 @@ from rollhook.sandbox.local import LocalSandbox
 from rollhook.sandbox.pool import open_pool
 from rollhook.testing import Reply, ScriptedEngine, load_tokenizer
 
-ROUNDS = 20
+ROUNDS, FEW_ROUNDS = 20, 7
 RETOOL_ROLLOUTS, TERMINAL_ROLLOUTS = 16, 64
 TASKS = Path(__file__).parents[1] / "plugins" / "terminal" / "examples" / "tasks"
+SYMPY = "import numpy, sympy; print(sympy.factorint(2**64 - 1))"
 CODE = "<code>\nprint(sum(range(1000)))\n</code>"
 COMMAND = '<tool_call>\n{"name": "bash", "arguments": {"command": "wc -l sales.csv"}}\n</tool_call>'
 TERMINAL = {"environment": {"name": "terminal", "task": "sum-sales"}}
@@ -43,6 +45,7 @@ def run() -> dict[str, Measurement]:
     """Start-up and call latency against plain subprocesses; 16 retool and 64 terminal rollouts at once."""
     tokenizer = load_tokenizer("qwen3")
     results = asyncio.run(_latencies())
+    results.update(asyncio.run(_first_calls(tokenizer)))
     results.update(_at_once(tokenizer, "retool", "retool", [CODE, "\\boxed{1}"], RETOOL_ROLLOUTS))
     results.update(_at_once(tokenizer, "terminal", TERMINAL, [COMMAND, "Done."], TERMINAL_ROLLOUTS))
     return results
@@ -83,6 +86,34 @@ async def _latencies() -> dict[str, Measurement]:
         "sandbox_call": _measured(call, plain_true, "ms, `true`"),
         "sandbox_cold_start_call_close": _measured(first_call_cold, plain_python, "ms, python"),
         "sandbox_warm_start_and_call": _measured(1e3 * statistics.median(spent), plain_python, "ms, python"),
+    }
+
+
+async def _first_calls(tokenizer: Any) -> dict[str, Measurement]:
+    """The first call of a rollout that uses sympy, its interpreter from the stock or not."""
+    from rollhook_retool.config import InterpreterConfig
+    from rollhook_retool.interpreter import Interpreter
+    from rollhook_retool.warm import Workers, open_interpreters
+
+    async def first_call(config: InterpreterConfig, workers: Workers) -> float:
+        async with AsyncExitStack() as stack:
+            rollout: Any = SimpleNamespace(shared={}, at_end=stack.push_async_callback)
+            while len(workers.unused) < config.warm:  # noqa: ASYNC110  nothing tells, and it is not measured
+                await asyncio.sleep(0.01)
+            began = time.perf_counter()
+            await Interpreter.of((config, workers), rollout).run(SYMPY)
+            return 1e3 * (time.perf_counter() - began)
+
+    spent = {}
+    config = RunConfig(engine="http://127.0.0.1:9")
+    async with Runtime(config, plugins=Plugins(entry_points=[]), tokenizer=tokenizer) as runtime:
+        for warm in (0, 1):
+            async with open_interpreters(InterpreterConfig(warm=warm, timeout_s=60), runtime) as opened:
+                spent[warm] = statistics.median([await first_call(*opened) for _ in range(FEW_ROUNDS)])
+    plain = await _median(lambda: _subprocess([sys.executable, "-I", "-c", SYMPY]), FEW_ROUNDS)
+    return {
+        "retool_first_call_cold": _measured(spent[0], plain, "ms, sympy"),
+        "retool_first_call_warm": _measured(spent[1], plain, "ms, sympy"),
     }
 
 
@@ -196,10 +227,10 @@ async def _subprocess(command: list[str]) -> None:
     await process.communicate()
 
 
-async def _median(work: Callable[[], Awaitable[object]]) -> float:
+async def _median(work: Callable[[], Awaitable[object]], count: int = ROUNDS) -> float:
     """Milliseconds of the median round."""
     rounds = []
-    for _ in range(ROUNDS):
+    for _ in range(count):
         began = time.perf_counter()
         await work()
         rounds.append(time.perf_counter() - began)

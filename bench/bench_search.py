@@ -6,7 +6,10 @@
 variable SEARCH_PASSAGES) says otherwise; the baseline is bm25s with its files memory-mapped. Each is measured
 in a process of its own. `search_crowd`: 64 rollouts that each ask 16 queries, half of them asked by another
 too; the baseline asks the same index in a thread for each query. `search_longest_callback`: the event loop's
-longest callback during that, against searching on the event loop.
+longest callback during that, of its thread's time, against searching on the event loop. `search_rollouts`: 64
+whole rollouts of the environment at once, of three turns each. `search_rollouts_longest_callback`,
+`search_left_behind`: of 64 at once every second one is cancelled in the middle: the longest callback, and the
+tasks and threads after the run.
 """
 
 from __future__ import annotations
@@ -16,18 +19,23 @@ import importlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from asyncio.events import Handle
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import EntryPoint
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from crowd import all_of, engine_on_a_thread, forget, half_of, longest_callback
+
+from rollhook import Plugins, RunConfig, Runtime, Sample
+from rollhook.testing import ScriptedRequest, load_tokenizer
 from rollhook_search_r1.config import Source
 from rollhook_search_r1.corpus import read_corpus
 from rollhook_search_r1.index import open_word_index
@@ -42,6 +50,8 @@ TOPK = 3
 ROUNDS = 3
 ROLLOUTS = 64
 QUERIES_PER_ROLLOUT = 16
+SEARCHES = 2
+ENTRY_POINT = EntryPoint("search-r1", "rollhook_search_r1.hooks", "rollhook.plugins")
 
 Measurement = dict[str, float | str]
 Search = Callable[[str], object]
@@ -66,6 +76,7 @@ def run(passages: int | None = None) -> dict[str, Measurement]:
                 ours["queries_per_s"], baseline["queries_per_s"], f"queries/s, {size}, 1 thread"
             ),
             **asyncio.run(_crowd(corpus)),
+            **_rollouts(corpus),
         }
 
 
@@ -148,6 +159,70 @@ def _heap_mb() -> float:
     return float(status.split("RssAnon:")[1].split()[0]) / 1024
 
 
+def _rollouts(corpus: Path) -> dict[str, Measurement]:
+    """Whole rollouts at once, and half of them cancelled."""
+    tokenizer, model = load_tokenizer("smollm2"), Searcher()
+    settings = {"search-r1": {"corpus": str(corpus), "cache": str(corpus.parent / "ours")}}
+    with engine_on_a_thread(tokenizer, model) as url, longest_callback() as longest:
+
+        def runtime() -> Runtime:
+            config = RunConfig(engine=url, concurrency=ROLLOUTS, settings=settings)
+            return Runtime(config, plugins=Plugins(entry_points=[ENTRY_POINT]), tokenizer=tokenizer)
+
+        async def play() -> float:
+            async with runtime() as run:
+                await all_of(run, _rows()[:1])  # it opens the index
+                return await all_of(run, _rows())
+
+        async def cancel_half() -> int:
+            async with runtime() as run:
+                await all_of(run, _rows()[:1])
+                model.answered = 0
+                await forget(longest)
+                await half_of(run, _rows(), lambda: model.answered > ROLLOUTS)
+            return len(asyncio.all_tasks()) - 1
+
+        rounds = [asyncio.run(play()) for _ in range(ROUNDS)]
+        left = asyncio.run(cancel_half())
+    left += sum(thread.name.startswith("search-r1") for thread in threading.enumerate())
+    size = f"{ROLLOUTS} rollouts at once"
+    return {
+        "search_rollouts": {
+            "ours": ROLLOUTS / median(rounds),
+            "unit": f"rollouts/s, {size}, 2 searches each",
+        },
+        "search_rollouts_longest_callback": {"ours": 1e3 * longest[0], "unit": f"ms, {size}, half cancelled"},
+        "search_left_behind": {"ours": left, "unit": f"tasks and threads, {size}, half cancelled"},
+    }
+
+
+class Searcher:
+    """Searches twice, then answers. answered: how many turns it has spoken."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+
+    def __call__(self, request: ScriptedRequest) -> str:
+        self.answered += 1
+        asked = re.search(r"Rollout (\d+) asks", request.prompt)
+        assert asked is not None
+        if request.turn < SEARCHES:
+            return f"<think>so</think><search>w{asked[1]} w{request.turn}</search>"
+        return "<think>so</think><answer>it</answer>"
+
+
+def _rows() -> list[Sample]:
+    return [
+        Sample(
+            index=index,
+            prompt=f"Rollout {index} asks.",
+            label="it",
+            metadata={"rollhook": "search-r1"},
+        )
+        for index in range(ROLLOUTS)
+    ]
+
+
 async def _crowd(corpus: Path) -> dict[str, Measurement]:
     """Many rollouts at one index."""
     asked = _asked_by_pairs()
@@ -198,29 +273,11 @@ async def _play(
             await search(query)
 
     started = time.perf_counter()
-    with _longest_callback() as longest:
+    with longest_callback() as longest:
         async with asyncio.TaskGroup() as group:
             for queries in asked:
                 group.create_task(rollout(queries))
     return time.perf_counter() - started, longest[0]
-
-
-@contextmanager
-def _longest_callback() -> Iterator[list[float]]:
-    """In the list's one place, the seconds of the longest callback that the event loop runs meanwhile."""
-    longest = [0.0]
-    plain = Handle._run
-
-    def timed(handle: Handle) -> None:
-        started = time.perf_counter()
-        plain(handle)
-        longest[0] = max(longest[0], time.perf_counter() - started)
-
-    setattr(Handle, "_run", timed)  # noqa: B010  the loop tells of slow callbacks only in debug mode
-    try:
-        yield longest
-    finally:
-        setattr(Handle, "_run", plain)  # noqa: B010  as above
 
 
 def _less(ours: float, baseline: float, unit: str) -> Measurement:

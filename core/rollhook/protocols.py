@@ -408,13 +408,16 @@ class Rollout(Protocol):
         tools: Sequence[Tool] | None = None,
         model: str | None = None,
         sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] | None = None,
         trained: bool = True,
         max_turns: int | None = None,
         max_new_tokens: int | None = None,
         max_context_tokens: int | None = None,
     ) -> Agent:
         """A new agent; also tools may make them. tools: None means the row's. sampling: overrides for this
-        agent's turns. max_turns, max_new_tokens, max_context_tokens: its budget, where below the limits.
+        agent's turns. stop: stop strings beside the run's; None: those of the environment, so give () to an
+        agent that does not act in it. max_turns, max_new_tokens, max_context_tokens: its budget, where below
+        the limits.
 
         model: another model of the run, by its name in the configuration's `models` (a judge, a frozen
         opponent); only the policy's tokens train, so such an agent needs trained=False.
@@ -433,7 +436,8 @@ class Rollout(Protocol):
     async def run_topology(self, field: str, *, before_turn: BeforeTurn | None = None) -> Outcome:
         """Run the topology that `field` of this topology's configuration names (a `TopologyUse`).
 
-        before_turn: called before each turn of its agents. Returns its Outcome. One runs at a time.
+        before_turn: called before each turn of its agents; where topologies stand inside each other, the
+        innermost one's first. Returns its Outcome. One runs at a time.
         """
         ...
 

@@ -7,6 +7,7 @@ Invariant: one Runtime per (event loop, configuration); the table at the bottom 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
@@ -36,7 +37,11 @@ from rollhook.served import ServedModel, serve_model
 from rollhook.spec import Choice, Resolver
 from rollhook.version import __version__
 
+CLOSE_GRACE_S = 60.0
+"""For a whole runtime to close: longer than what it holds may take."""
+
 _T = TypeVar("_T")
+_log = logging.getLogger("rollhook.runtime")
 
 
 class Runtime:
@@ -134,7 +139,8 @@ class Runtime:
 
     def continuing(self, engine: Engine, replay: Replay) -> ContinuingEngine:
         """`engine`, of which turns come whole unless the trainer aborts, with what it replays."""
-        return ContinuingEngine(engine, lambda: self.aborting, self.config.interrupted_turns, replay)
+        aborts = self.aborts
+        return ContinuingEngine(engine, lambda: aborts.caller_must_end, self.config.interrupted_turns, replay)
 
     def model(self, name: str | None) -> ServedModel:
         """The model agents call `name`; None: the policy. Raises KeyError for a name nobody configured."""
@@ -206,7 +212,7 @@ class Runtime:
         key: Hashable = None,
     ) -> _T:
         """One resource for every item of the run that asks for it (see `rollhook.protocols.Run.share`)."""
-        return await self._resources.get((name, key), name, opener)
+        return await self._resources.get((name, key), name, lambda: _attributed(name, opener))
 
     async def _make(self, choice: Choice, kind: type[_T], create: Callable[[Any], object]) -> _T:
         resource = await self._resource(choice)
@@ -225,7 +231,9 @@ class Runtime:
         if opener is None:
             return choice.config
         key = (type(choice.spec), choice.name, choice.config.model_dump_json())
-        return await self._resources.get(key, choice.name, lambda: opener(choice.config, self))
+        return await self._resources.get(
+            key, choice.name, lambda: _attributed(choice.name, lambda: opener(choice.config, self))
+        )
 
     async def _open(self, stack: AsyncExitStack, *, policy: bool) -> None:
         """Open what the run owns; `stack` closes it."""
@@ -289,38 +297,39 @@ class Runtime:
         return SGLangClient(url, retries=self.config.retries, request_timeout_s=self.config.request_timeout_s)
 
 
-_RUNTIMES: dict[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Runtime]]] = {}
+@asynccontextmanager
+async def _attributed(name: str, opener: Callable[[], AbstractAsyncContextManager[_T]]) -> AsyncIterator[_T]:
+    """What `opener` makes; what goes wrong in opening or closing it is a ResourceError of its owner."""
+    async with boundary(ResourceError, name), opener() as opened:
+        yield opened
+
+
+_RUNTIMES: dict[asyncio.AbstractEventLoop, Resources] = {}
 
 
 async def runtime_for(config: RunConfig) -> Runtime:
     """The Runtime of this event loop and configuration, opened by the first caller.
 
-    Callers at once share one opening; a failed one raises its ConfigError in each and is not kept.
+    Callers at once share one opening, which goes on when they are cancelled; a failed one raises its
+    ConfigError in each and is not kept. It is open until `close_runtimes`, or until the loop ends.
     """
-    key = config.fingerprint()
-    for loop in [loop for loop in _RUNTIMES if loop.is_closed()]:
-        del _RUNTIMES[loop]
-    table = _RUNTIMES.setdefault(asyncio.get_running_loop(), {})
-    opening = table.get(key)
-    if opening is None:
-        opening = table[key] = asyncio.create_task(Runtime(config).__aenter__())
-    try:
-        return await asyncio.shield(opening)
-    except ConfigError:
-        table.pop(key, None)
-        raise
+    for loop in list(_RUNTIMES):
+        left = _RUNTIMES.pop(loop, None) if loop.is_closed() else None
+        if left:
+            _log.warning(
+                "an event loop ended while rollhook was open on it, and what that held is lost: await "
+                "rollhook.slime.shutdown() first"
+            )
+    runtimes = _RUNTIMES.setdefault(asyncio.get_running_loop(), Resources(close_grace_s=CLOSE_GRACE_S))
+    return await runtimes.get(config.fingerprint(), "the runtime", lambda: Runtime(config))
 
 
 def loops_with_runtimes() -> list[asyncio.AbstractEventLoop]:
     """The event loops, not closed yet, on which `runtime_for` opened something."""
-    return [loop for loop in _RUNTIMES if not loop.is_closed()]
+    return [loop for loop in list(_RUNTIMES) if not loop.is_closed()]
 
 
 async def close_runtimes() -> None:
     """Close every Runtime that `runtime_for` opened on this event loop."""
-    for opening in _RUNTIMES.pop(asyncio.get_running_loop(), {}).values():
-        try:
-            runtime = await opening
-        except ConfigError:
-            continue
-        await runtime.__aexit__(None, None, None)
+    if runtimes := _RUNTIMES.pop(asyncio.get_running_loop(), None):
+        await runtimes.close()

@@ -79,7 +79,9 @@ class Judge:
         roles.append(role)
         sampling = {"temperature": 0.0, "max_new_tokens": config.max_tokens, **config.request}
         try:
-            agent = self._rollout.agent(role, tools=[], model=config.model, sampling=sampling, trained=False)
+            agent = self._rollout.agent(
+                role, tools=[], model=config.model, sampling=sampling, stop=(), trained=False
+            )
             turn = await agent.turn(question)
         except (TopologyError, LimitReached) as error:
             raise ValueError(f"the judge cannot be asked: {error}") from error

@@ -27,7 +27,7 @@ class BrowserConfig(BaseModel):
     chromium_sandbox: Chromium's own sandbox; None: on, unless run as root, where it cannot be.
     max_contexts: rollouts that hold a browser context at once; further ones wait for a place.
     viewport_width, viewport_height: in CSS pixels.
-    max_observation_chars: characters of the page's tree that one observation shows at most.
+    max_observation_tokens: what one observation takes at most, in the model's tokens.
     action_timeout_s: how long an element may take until it can be acted on, and a page to be read.
     navigation_timeout_s: how long a page may take to load.
     screenshots: a folder; each observation is saved there as a PNG file beside the text.
@@ -40,7 +40,7 @@ class BrowserConfig(BaseModel):
     max_contexts: Annotated[int, RunOnly()] = Field(8, ge=1, le=256)
     viewport_width: int = Field(1280, ge=100, le=4000)
     viewport_height: int = Field(720, ge=100, le=4000)
-    max_observation_chars: int = Field(8000, ge=200, le=100_000)
+    max_observation_tokens: int = Field(2000, ge=100, le=100_000)
     action_timeout_s: Annotated[float, RunOnly()] = Field(3.0, gt=0, le=60)
     navigation_timeout_s: Annotated[float, RunOnly()] = Field(15.0, gt=0, le=120)
     screenshots: Path | None = None

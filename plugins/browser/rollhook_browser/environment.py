@@ -11,7 +11,7 @@ from typing import Literal
 
 from rollhook import Message, Observation, Rollout, Turn
 from rollhook_browser.actions import ActionError, ActionKind, read_action
-from rollhook_browser.episode import SHARED_KEY, Episode
+from rollhook_browser.episode import OVER, SHARED_KEY, Episode
 from rollhook_browser.pool import World
 
 Form = Literal["text", "tools"]
@@ -45,6 +45,8 @@ class BrowserEnvironment:
         await self._episode.close()
 
     async def _answer(self, turn: Turn) -> str:
+        if self._episode.done:
+            return OVER  # a tool ended it
         if self._form == "tools":
             return "Error: no tool was called; act by calling one of the tools"
         try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rollhook import Rollout
 from rollhook_browser.actions import Action, ActionError
+from rollhook_browser.budget import Budget
 from rollhook_browser.config import MiniWobConfig, PagesConfig
 from rollhook_browser.miniwob import MiniWob
 from rollhook_browser.perform import perform
@@ -40,6 +41,7 @@ class Episode:
         self.message: str | None = None
         self.infeasible: str | None = None
         self._world = world
+        self._budget = Budget(world.config.max_observation_tokens, rollout.count_tokens)
         self._session: Session | None = None
         self._lock = asyncio.Lock()
         self._counts = Counter(actions=0, errors=0, stale=0)
@@ -108,7 +110,7 @@ class Episode:
         return OVER if self.done else await self._observe(session)
 
     async def _observe(self, session: Session) -> str:
-        seen = await session.observe(self._world.config.max_observation_chars)
+        seen = await session.observe(self._budget)
         if session.tabs:
             self._info["url"] = session.page.url
         if self._shots is not None:

@@ -6,7 +6,7 @@ from rollhook import Defaults, EnvironmentSpec, ToolSpec, VerifierSpec, hookimpl
 from rollhook_browser.actions import KINDS, NAVIGATION
 from rollhook_browser.config import MiniWobConfig, PagesConfig
 from rollhook_browser.environment import BrowserEnvironment
-from rollhook_browser.pool import Pools
+from rollhook_browser.pool import open_world
 from rollhook_browser.reward import AnswerReward, TaskReward
 from rollhook_browser.tools import maker
 
@@ -14,7 +14,6 @@ from rollhook_browser.tools import maker
 @hookimpl
 def rollhook_environments() -> list[EnvironmentSpec]:
     """`browser` and `browser-tools` on the run's pages, `miniwob` and `miniwob-tools` on MiniWoB++'s."""
-    pools = Pools()  # one browser for all of them
     by_text, by_tools = partial(BrowserEnvironment, form="text"), partial(BrowserEnvironment, form="tools")
     all_tools = [f"browser/{name}" for name in KINDS]
     page_tools = [f"browser/{name}" for name in KINDS if name not in NAVIGATION]
@@ -23,28 +22,28 @@ def rollhook_environments() -> list[EnvironmentSpec]:
         EnvironmentSpec(
             name="browser",
             config=PagesConfig,
-            open=pools.open,
+            open=open_world,
             create=by_text,
             defaults=Defaults(verifier=answer),
         ),
         EnvironmentSpec(
             name="browser-tools",
             config=PagesConfig,
-            open=pools.open,
+            open=open_world,
             create=by_tools,
             defaults=Defaults(verifier=answer, tools=all_tools),
         ),
         EnvironmentSpec(
             name="miniwob",
             config=MiniWobConfig,
-            open=pools.open,
+            open=open_world,
             create=by_text,
             defaults=Defaults(verifier=own),
         ),
         EnvironmentSpec(
             name="miniwob-tools",
             config=MiniWobConfig,
-            open=pools.open,
+            open=open_world,
             create=by_tools,
             defaults=Defaults(verifier=own, tools=page_tools),
         ),

@@ -129,28 +129,20 @@ class World:
     seed: int
 
 
-class Pools:
-    """The pools of the runs that one loaded plugin serves.
+@asynccontextmanager
+async def open_world(config: BrowserConfig, run: Run) -> AsyncIterator[World]:
+    """An environment's `open`. Configurations of a run, one for each task of its rows, share one browser."""
+    launch = Launch.of(config)
+    pool = await run.share("browser/chromium", lambda: open_pool(launch), key=launch)
+    yield World(config, pool, run.seed)
 
-    Rows with different tasks have different configurations, and each is opened apart; what they have in
-    common is kept here, so that they share one browser.
-    """
 
-    def __init__(self) -> None:
-        self._open: dict[tuple[Run, Launch], tuple[Pool, set[object]]] = {}
-
-    @asynccontextmanager
-    async def open(self, config: BrowserConfig, run: Run) -> AsyncIterator[World]:
-        """The world of one configuration. Its pool ends with the last configuration that uses it."""
-        key = run, Launch.of(config)
-        user = object()
-        pool, users = self._open.setdefault(key, (Pool(key[1]), set()))
-        users.add(user)
-        try:
-            await pool.browser()  # a run without a browser says so at its first rollout
-            yield World(config, pool, run.seed)
-        finally:
-            users.discard(user)
-            if not users:
-                self._open.pop(key, None)
-                await pool.close()
+@asynccontextmanager
+async def open_pool(launch: Launch) -> AsyncIterator[Pool]:
+    """A pool whose browser runs: a run without a browser says so at its first rollout."""
+    pool = Pool(launch)
+    try:
+        await pool.browser()
+        yield pool
+    finally:
+        await pool.close()

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollhook_browser.actions import ActionError
+from rollhook_browser.budget import Budget
 from rollhook_browser.config import BrowserConfig
 from rollhook_browser.gate import Gate
 from rollhook_browser.origins import Origin, elsewhere
 from rollhook_browser.pool import Pool
 from rollhook_browser.tabs import Ids, Tab
+from rollhook_browser.tree import whole
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Dialog, Download, Page, Request, Route, WebSocket
@@ -108,20 +110,24 @@ class Session:
         assert self._context is not None
         await self._context.clock.run_for(int(milliseconds))
 
-    async def observe(self, budget: int) -> str:
-        """The tabs, what happened since the last observation, and the active page's tree."""
+    async def observe(self, budget: Budget) -> str:
+        """What happened since the last observation, the tabs, and the active page's tree, within `budget`.
+
+        The tree gets what the others leave, which is at least half.
+        """
         await self._close_extra_tabs()
         if not self.tabs:
             with self.faults("the page"):
                 await self.new_tab()
-        head = self._head(await self._title())
+        notes, self._notes = self._notes, []
+        parts = [whole("\n".join(notes)), whole(self._head(await self._title()))]
+        told = "".join(f"{budget.part(0.24).cut(part)}\n" for part in parts if part)
         try:
             with self.faults("the page"):
-                tree = (await self.tab.read(budget, self.config.action_timeout_s)).text
+                tree = (await self.tab.read(budget.without(told), self.config.action_timeout_s)).text
         except ActionError:
             tree = "(the page does not answer)"
-        notes, self._notes = self._notes, []
-        return "\n".join([*notes, head, tree or "(the page shows nothing)"])
+        return told + (tree or "(the page shows nothing)")
 
     @contextmanager
     def faults(self, what: str) -> Iterator[None]:
@@ -270,7 +276,7 @@ def _cut(text: str) -> str:
 
 def _sentence(error: Exception) -> str:
     """What Playwright says, without its method's name and without the log."""
-    said = str(error).strip()
+    said = whole(str(error).strip())
     first = re.sub(r"^(?:Locator|Page|Keyboard|Mouse|Frame)\.\w+: ", "", said.partition("\n")[0])
     hints = [line.strip(" -") for line in said.splitlines() if _HINT.search(line)]
     return f"{first} ({hints[-1]})" if hints else first

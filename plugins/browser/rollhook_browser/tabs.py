@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollhook_browser.actions import ActionError
+from rollhook_browser.budget import Budget
 from rollhook_browser.tree import Node, Rendered, read_tree, render
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Tab:
         page.on("framenavigated", self._navigated)
         page.on("crash", self._crash)
 
-    async def read(self, budget: int, timeout_s: float) -> Rendered:
+    async def read(self, budget: Budget, timeout_s: float) -> Rendered:
         """What the page shows now; from here on only its ids are good.
 
         Raises Playwright's TimeoutError when the page does not answer.

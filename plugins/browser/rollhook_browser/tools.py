@@ -37,7 +37,7 @@ class BrowserTool:
             episode.count_error(error)
             return ToolResult(f"Error: {error}", is_error=True)
         said = await episode.act(action)
-        return ToolResult(said, is_error=said.startswith("Error: "))
+        return ToolResult(said, is_error=said.startswith("Error: "), done=episode.done)
 
 
 def maker(name: str) -> Callable[[Any, Rollout], BrowserTool]:

@@ -1,11 +1,12 @@
-"""The page's accessibility tree, as the model reads it: one line an element, cut to a budget.
+"""The page's accessibility tree, as the model reads it: one line an element, cut to a budget of tokens.
 
 Invariant: what is rendered never exceeds its budget, and page text cannot make a line of its own: names,
 texts and values are quoted, each cut at 200 characters.
 
 How it is cut: structure that says nothing is folded away. Of the rest, lines are taken in the order of their
 distance from the viewport; at one distance what can be acted on comes first, then the order of the page. A
-line brings the lines it stands under, or stays away with them. A last line counts what did not fit.
+line brings the lines it stands under, or stays away with them; after 32 that do not fit, no more are tried. A
+last line counts what is left out.
 
 The tree comes from Playwright's ARIA snapshot in its mode for models, with boxes: YAML whose keys are
 `role "name" [attribute]...`, whose `ref` names an element, and whose frames are inlined.
@@ -17,12 +18,15 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import yaml
 
+from rollhook_browser.budget import Budget
+
 MAX_TEXT_CHARS = 200
-_NOTE_CHARS = 90
+_MOST_MISFITS = 32  # further lines would seldom fit, and each is counted
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
@@ -64,10 +68,15 @@ class Rendered:
     left_out: int
 
 
+def whole(text: str) -> str:
+    """Text with each half of a character, which JavaScript allows and no tokenizer takes, as U+FFFD."""
+    return _HALF_PAIR.sub("\ufffd", text)
+
+
 def read_tree(snapshot: str) -> list[Node]:
     """The top elements of an ARIA snapshot. Raises ValueError for text that is none."""
     try:
-        document = yaml.load(snapshot, Loader=_LOADER)
+        document = yaml.load(whole(snapshot), Loader=_LOADER)
     except yaml.YAMLError as error:
         raise ValueError(f"this is no ARIA snapshot: {error}") from error
     root = Node("document")
@@ -76,29 +85,56 @@ def read_tree(snapshot: str) -> list[Node]:
 
 
 def render(
-    nodes: Sequence[Node], number: Callable[[str], int], *, budget: int, viewport_height: float
+    nodes: Sequence[Node], number: Callable[[str], int], *, budget: Budget, viewport_height: float
 ) -> Rendered:
-    """The tree as text of at most `budget` characters. number: gives the id shown for a ref."""
+    """The tree as text within `budget`. number: gives the id shown for a ref."""
     lines = list(_lines(nodes, number, viewport_height))
-    room = budget if sum(line.cost for line in lines) <= budget else budget - _NOTE_CHARS
+    if budget.holds("\n".join(line.text for line in lines)):
+        return _rendered(lines, range(len(lines)))
+    taken = _taken(lines, budget)
+    made = _rendered(lines, sorted(chain(*taken)))
+    while taken and budget.count(made.text) > budget.tokens:
+        taken.pop()
+        made = _rendered(lines, sorted(chain(*taken)))
+    return made
+
+
+def _taken(lines: Sequence[_Line], budget: Budget) -> list[list[int]]:
+    """The places of lines that fit, each with those it stands under that no earlier one took."""
+    room = budget.tokens - budget.count(_left_out(len(lines)))
     kept: set[int] = set()
+    taken: list[list[int]] = []
+    misfits = 0
     for line in sorted(lines, key=lambda line: (line.distance, not line.node.actionable, line.place)):
-        chain = []
+        places = []
         place = line.place
         while place >= 0 and place not in kept:
-            chain.append(place)
+            places.append(place)
             place = lines[place].parent
-        cost = sum(lines[place].cost for place in chain)
-        if cost <= room:
+        cost = sum(budget.count(f"{lines[place].text}\n") for place in places)
+        if places and cost <= room:
             room -= cost
-            kept.update(chain)
-    shown = [line for line in lines if line.place in kept]
+            kept.update(places)
+            taken.append(places)
+        elif places:
+            misfits += 1
+            if misfits == _MOST_MISFITS:
+                break
+    return taken
+
+
+def _rendered(lines: Sequence[_Line], places: Sequence[int]) -> Rendered:
+    shown = [lines[place] for place in places]
     left_out = len(lines) - len(shown)
     text = "\n".join(line.text for line in shown)
     if left_out:
-        text += f"\n({left_out} more lines do not fit here; scroll to see what is near them)"
+        text += _left_out(left_out)
     refs = {line.node.ref: line.node for line in shown if line.node.ref is not None}
     return Rendered(text.lstrip("\n"), refs, left_out)
+
+
+def _left_out(lines: int) -> str:
+    return f"\n({lines} more lines do not fit here; scroll to see what is near them)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +144,6 @@ class _Line:
     place: int
     parent: int
     distance: float
-
-    @property
-    def cost(self) -> int:
-        return len(self.text) + 1
 
 
 def _lines(nodes: Sequence[Node], number: Callable[[str], int], height: float) -> Iterator[_Line]:
@@ -194,6 +226,7 @@ def _read_node(key: str, parent: Node, frame_top: float) -> Node:
 
 _KEY = re.compile(r'(?P<role>[\w-]+)(?: (?P<name>"(?:[^"\\]|\\.)*"))?(?P<attributes>(?: \[[^\]]*\])*)', re.S)
 _ATTRIBUTE = re.compile(r"\[([\w-]+)(?:=([^\]]*))?\]")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}  # JSON escapes the others
 _STRUCTURE = frozenset({"generic", "text", "group", "none", "presentation"})
 _VALUED = frozenset({"textbox", "searchbox", "combobox", "spinbutton", "slider"})

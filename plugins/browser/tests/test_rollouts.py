@@ -20,6 +20,7 @@ from rollhook import (
     Defaults,
     EnvironmentSpec,
     Plugins,
+    ResourceError,
     Run,
     RunConfig,
     Runtime,
@@ -32,7 +33,7 @@ from rollhook import (
 from rollhook.testing import Reply, ScriptedEngine, ScriptedRequest
 from rollhook_browser.config import BrowserConfig, PagesConfig
 from rollhook_browser.environment import BrowserEnvironment
-from rollhook_browser.pool import Pools, World
+from rollhook_browser.pool import World, open_world
 from rollhook_browser.reward import AnswerReward
 
 pytestmark = pytest.mark.usefixtures("chromium")
@@ -59,11 +60,10 @@ async def site() -> AsyncIterator[str]:
 @asynccontextmanager
 async def run_of(tokenizer: Any, script: Any, worlds: list[World]) -> AsyncIterator[Runtime]:
     """A run whose plugin tells the test of the worlds it opens."""
-    pools = Pools()
 
     @asynccontextmanager
     async def tell(config: BrowserConfig, run: Run) -> AsyncIterator[World]:
-        async with pools.open(config, run) as world:
+        async with open_world(config, run) as world:
             worlds.append(world)
             yield world
 
@@ -217,9 +217,10 @@ async def test_no_browser_installed_says_how_to_get_one(smollm2_tokenizer: Any, 
     program = tmp_path / "chromium"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
-    world = PagesConfig.model_validate({"start_url": "http://127.0.0.1:9/", "chromium": str(program)})
-    run: Any = object()
-
-    with pytest.raises(RuntimeError, match=r"chromium did not start: "):
-        async with Pools().open(world, run):
-            pass
+    config = PagesConfig.model_validate({"start_url": "http://127.0.0.1:9/", "chromium": str(program)})
+    async with Runtime(RunConfig(), plugins=Plugins(entry_points=[])).scoring() as run:
+        with pytest.raises(
+            ResourceError, match=r"browser/chromium: RuntimeError: .*chromium did not start: "
+        ):
+            async with open_world(config, run):
+                pass

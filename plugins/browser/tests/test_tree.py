@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollhook_browser.budget import Budget
 from rollhook_browser.tree import Node, read_tree, render
 
 SNAPSHOT = """\
@@ -23,8 +24,14 @@ SNAPSHOT = """\
 """
 
 
-def shown(snapshot: str, budget: int = 8000) -> list[str]:
+def shown(snapshot: str, tokens: int = 8000) -> list[str]:
+    budget = Budget(tokens, words)
     return render(read_tree(snapshot), counter(), budget=budget, viewport_height=719).text.splitlines()
+
+
+def words(text: str) -> int:
+    """Tokens of a simple tokenizer: words, marks and line ends."""
+    return len(re.findall(r"\w+|[^\w ]", text))
 
 
 class counter:  # noqa: N801  called like the function it stands for
@@ -65,7 +72,7 @@ def rows(count: int, extra: str = "") -> str:
 
 def test_over_budget_the_viewport_comes_first_and_in_it_what_can_be_acted_on() -> None:
     """18 of 100 rows are in view: all their buttons stay, then their texts in the page's order."""
-    lines = shown(rows(100), budget=700)
+    lines = shown(rows(100), tokens=250)
     buttons = [line for line in lines if "button" in line]
     texts = [line for line in lines if "paragraph" in line]
 
@@ -79,7 +86,7 @@ def test_over_budget_the_viewport_comes_first_and_in_it_what_can_be_acted_on() -
 def test_what_scrolled_out_of_view_gives_way_to_what_is_in_it() -> None:
     scrolled = re.sub(r"box=0,(\d+)", lambda m: f"box=0,{int(m[1]) - 3000}", rows(100))
 
-    [first, *_] = shown(scrolled, budget=500)
+    [first, *_] = shown(scrolled, tokens=150)
     assert re.fullmatch(r'\[\d+\] button "button 75"', first)
 
 
@@ -87,7 +94,7 @@ def test_a_kept_line_keeps_the_lines_it_stands_under() -> None:
     snapshot = '- list "far" [ref=e1] [box=0,9000,9,9]:\n  - listitem [ref=e2] [box=0,9000,9,9]:\n'
     snapshot += '    - button "near" [ref=e3] [box=0,10,9,9]\n' + rows(50).replace("e0", "e9")
 
-    assert shown(snapshot, budget=300)[:3] == ['[1] list "far"', "  [2] listitem", '    [3] button "near"']
+    assert shown(snapshot, tokens=100)[:3] == ['[1] list "far"', "  [2] listitem", '    [3] button "near"']
 
 
 @given(
@@ -98,12 +105,12 @@ def test_a_kept_line_keeps_the_lines_it_stands_under() -> None:
         ),
         max_leaves=40,
     ),
-    st.integers(200, 2000),
+    st.integers(50, 500),
 )
-def test_no_tree_exceeds_its_budget_and_no_text_makes_a_line(node: Node, budget: int) -> None:
-    rendered = render([node], lambda _: 7, budget=budget, viewport_height=720)
+def test_no_tree_exceeds_its_budget_and_no_text_makes_a_line(node: Node, tokens: int) -> None:
+    rendered = render([node], lambda _: 7, budget=Budget(tokens, words), viewport_height=720)
 
-    assert len(rendered.text) <= budget
+    assert words(rendered.text) <= tokens
     for line in rendered.text.splitlines():
         assert re.match(r" *(\[7\] )?(button|text|list)\b|\(\d+ more lines", line)
 

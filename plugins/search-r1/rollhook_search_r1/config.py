@@ -70,12 +70,12 @@ class Source(BaseModel):
 class ToolConfig(Source):
     """The tool, and what the environment has in common with it.
 
-    topk: passages a search shows. max_observation_chars: characters of passages that it shows at most.
+    topk: passages a search shows. max_observation_tokens: of them, at most, in the model's tokens.
     on_outage: what a service that stays silent does to a rollout: `fail` it, or be told to the model.
     """
 
     topk: int = Field(3, ge=1, le=20)
-    max_observation_chars: int = Field(2000, ge=100, le=100_000)
+    max_observation_tokens: int = Field(500, ge=10, le=100_000)
     on_outage: Annotated[Literal["fail", "observe"], RunOnly()] = "fail"
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 
 from rollhook import Message, Observation, Rollout, Turn
 from rollhook_search_r1.config import SearchConfig
-from rollhook_search_r1.lookup import Lookup
+from rollhook_search_r1.lookup import RETRIEVED, Lookup, Shown
 from rollhook_search_r1.protocol import CORRECTION, correction, information, instruct, read_action
 
 
@@ -18,7 +18,7 @@ class SearchR1:
     """One question's world. Several agents of one rollout may act in it: their turns are counted apart."""
 
     def __init__(self, lookup: Lookup[SearchConfig], rollout: Rollout) -> None:
-        del rollout
+        self._count = rollout.count_tokens
         self.config = lookup.config
         self._lookup = lookup
         self._turns: Counter[str] = Counter()
@@ -39,16 +39,17 @@ class SearchR1:
         if action is None:
             return self._correct(turn)
         shown = await self._look_up(action.content)
-        return Observation(text=information(shown), info=dict(self._counts))
+        kind = None if shown.is_outage else RETRIEVED
+        return Observation(text=information(shown.text), info=dict(self._counts), kind=kind)
 
     async def close(self) -> None:
         pass
 
-    async def _look_up(self, query: str) -> str:
+    async def _look_up(self, query: str) -> Shown:
         self._counts["searches"] += 1
-        shown = await self._lookup.find(query)
+        shown = await self._lookup.find(query, self._count)
         self._counts["outages"] += shown.is_outage
-        return shown.text
+        return shown
 
     def _correct(self, turn: Turn) -> Observation:
         self._counts["invalid_actions"] += 1

@@ -3,7 +3,7 @@
 from rollhook import Defaults, EnvironmentSpec, ToolSpec, VerifierSpec, hookimpl
 from rollhook_search_r1.config import RewardConfig, SearchConfig, ToolConfig
 from rollhook_search_r1.environment import SearchR1
-from rollhook_search_r1.lookup import Lookups
+from rollhook_search_r1.lookup import open_lookup
 from rollhook_search_r1.protocol import STOP_STRINGS
 from rollhook_search_r1.reward import ExactMatchReward
 from rollhook_search_r1.tool import Search
@@ -15,7 +15,7 @@ def rollhook_environments() -> list[EnvironmentSpec]:
     defaults = Defaults(verifier="search-r1", stop=STOP_STRINGS, limits={"max_new_tokens": 500})
     return [
         EnvironmentSpec(
-            name="search-r1", config=SearchConfig, open=Lookups().open, create=SearchR1, defaults=defaults
+            name="search-r1", config=SearchConfig, open=open_lookup, create=SearchR1, defaults=defaults
         )
     ]
 
@@ -23,7 +23,7 @@ def rollhook_environments() -> list[EnvironmentSpec]:
 @hookimpl
 def rollhook_tools() -> list[ToolSpec]:
     """`search`."""
-    return [ToolSpec(name="search", config=ToolConfig, open=Lookups().open, create=Search)]
+    return [ToolSpec(name="search", config=ToolConfig, open=open_lookup, create=Search)]
 
 
 @hookimpl

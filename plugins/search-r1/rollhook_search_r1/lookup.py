@@ -5,7 +5,7 @@ Invariant: a service that is out either fails the rollout or is told to the mode
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -15,7 +15,10 @@ from rollhook_search_r1.batching import Batched
 from rollhook_search_r1.config import ToolConfig
 from rollhook_search_r1.protocol import NO_SERVICE, show_passages
 from rollhook_search_r1.retrieval import RetrievalOutage
-from rollhook_search_r1.sources import Sources
+from rollhook_search_r1.sources import shared_source
+
+RETRIEVED = "retrieved"
+"""What the tokens of passages are called in `rollhook_result["spans"]`."""
 
 ConfigT = TypeVar("ConfigT", bound=ToolConfig)
 
@@ -35,8 +38,11 @@ class Lookup(Generic[ConfigT]):
     config: ConfigT
     batched: Batched
 
-    async def find(self, query: str) -> Shown:
-        """The passages for `query`. Raises RetrievalOutage where the run says that an outage fails."""
+    async def find(self, query: str, count: Callable[[str], int]) -> Shown:
+        """The passages for `query`. count: tokens of a text.
+
+        Raises RetrievalOutage where the run says that an outage fails.
+        """
         try:
             hits = await self.batched.find(query, self.config.topk)
         except RetrievalOutage:
@@ -44,17 +50,10 @@ class Lookup(Generic[ConfigT]):
                 raise
             return Shown(NO_SERVICE, is_outage=True)
         passages = [hit.passage for hit in hits]
-        return Shown(show_passages(passages, self.config.max_observation_chars))
+        return Shown(show_passages(passages, self.config.max_observation_tokens, count))
 
 
-class Lookups:
-    """Opens lookups for the items of one hook: those of one source share it."""
-
-    def __init__(self) -> None:
-        self._sources = Sources()
-
-    @asynccontextmanager
-    async def open(self, config: ConfigT, run: Run) -> AsyncIterator[Lookup[ConfigT]]:
-        """A spec's `open`."""
-        async with self._sources.lease(config.source, run) as batched:
-            yield Lookup(config, batched)
+@asynccontextmanager
+async def open_lookup(config: ConfigT, run: Run) -> AsyncIterator[Lookup[ConfigT]]:
+    """A spec's `open`."""
+    yield Lookup(config, await shared_source(config.source, run))

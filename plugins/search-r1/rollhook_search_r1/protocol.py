@@ -7,7 +7,8 @@ open an answer or close the observation. Source: arXiv 2503.09516, and its publi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,8 @@ CORRECTION = (
 
 NO_SERVICE = "The search service does not answer. Go on with what you know."
 NOTHING_FOUND = "Nothing was found."
+MOST_CHARS_A_TOKEN = 16
+"""Beyond so many, what is to be shown is cut before it is counted: a passage may be of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +64,38 @@ class Hit:
     score: float | None = None
 
 
+ActionKind = Literal["search", "answer"]
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What a turn asks for. content: the query or the answer, without space around it."""
 
-    kind: Literal["search", "answer"]
+    kind: ActionKind
     content: str
 
 
 def read_action(text: str) -> Action | None:
     """The first complete search or answer in a turn; None when there is none, or a search for nothing."""
-    found = _ACTION.search(text)
-    if found is None:
+    kinds: tuple[ActionKind, ...] = ("search", "answer")
+    found = [(*first, kind) for kind in kinds if (first := next(elements(text, kind), None))]
+    if not found:
         return None
-    content = found["content"].strip()
-    if found["kind"] == "answer":
-        return Action("answer", content)
-    return Action("search", content) if content else None
+    start, end, kind = min(found)
+    content = text[start:end].strip()
+    return None if kind == "search" and not content else Action(kind, content)
+
+
+def elements(text: str, tag: str) -> Iterator[tuple[int, int]]:
+    """Where the content of each closed `<tag>...</tag>` stands, first opened first; none within another.
+
+    Linear in the text, also where a model writes thousands of tags and closes none.
+    """
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    at = 0
+    while (opened := text.find(opening, at)) >= 0 and (closed := text.find(closing, opened)) >= 0:
+        yield opened + len(opening), closed
+        at = closed + len(closing)
 
 
 def instruct(question: str) -> str:
@@ -95,23 +113,36 @@ def correction() -> str:
     return f"\n{CORRECTION}\n"
 
 
-def show_passages(passages: Sequence[Passage], max_chars: int) -> str:
-    """The passages as the model reads them, cut at a word to at most `max_chars` characters."""
+def show_passages(passages: Sequence[Passage], max_tokens: int, count: Callable[[str], int]) -> str:
+    """The passages as the model reads them, cut to at most `max_tokens`. count: tokens of a text."""
     lines = [
         f"Doc {number}(Title: {_clean(passage.title)}) {_clean(passage.text)}"
         for number, passage in enumerate(passages, start=1)
     ]
     shown = "\n".join(lines) or NOTHING_FOUND
-    if len(shown) <= max_chars:
+    most_chars = max_tokens * MOST_CHARS_A_TOKEN
+    if len(shown) <= most_chars and count(shown) <= max_tokens:
         return shown
-    return shown[: max_chars - 1].rsplit(maxsplit=1)[0] + "…"
+    room = range(min(most_chars, len(shown)) + 1)
+    fit = bisect_right(room, max_tokens, key=lambda chars: count(_cut(shown, chars))) - 1
+    while fit > 0 and count(_cut(shown, fit)) > max_tokens:
+        fit -= 1  # one character more may take one token less
+    return _cut(shown, max(fit, 0))
+
+
+def _cut(text: str, chars: int) -> str:
+    """At most so many characters and a mark, up to the end of a word where one is near."""
+    head = text[:chars]
+    word = re.search(r"\s\S{0,20}$", head)
+    return f"{head[: word.start()] if word else head}…"
 
 
 def _clean(text: str) -> str:
+    text = _HALF_PAIR.sub("\ufffd", text)  # no tokenizer takes half a character
     while (cleaned := _TAG.sub("", text)) != text:  # again: what is left may close up to a tag
         text = cleaned
     return " ".join(text.split())
 
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _TAG = re.compile(r"</?(?:think|search|information|answer)>", re.IGNORECASE)
-_ACTION = re.compile(r"<(?P<kind>search|answer)>(?P<content>.*?)</(?P=kind)>", re.DOTALL)

@@ -13,7 +13,7 @@ from typing import Any
 
 from rollhook import Rollout, Score, View
 from rollhook_search_r1.config import RewardConfig
-from rollhook_search_r1.protocol import CORRECTION
+from rollhook_search_r1.protocol import CORRECTION, elements
 
 
 class ExactMatchReward:
@@ -79,11 +79,8 @@ def last_answer(response: str) -> str | None:
 
 def was_retrieved(response: str, wanted: set[str]) -> bool:
     """Whether a shown passage holds one of the normalised answers, as whole words."""
-    return any(
-        f" {answer} " in f" {normalise(shown)} "
-        for shown in _INFORMATION.findall(response)
-        for answer in wanted
-    )
+    shown = [f" {normalise(response[start:end])} " for start, end in elements(response, "information")]
+    return any(f" {answer} " in passages for passages in shown for answer in wanted)
 
 
 def is_well_formed(response: str) -> bool:
@@ -100,7 +97,11 @@ def is_well_formed(response: str) -> bool:
 
 
 def _own_words(response: str) -> str:
-    return _INFORMATION.sub("", response).replace(CORRECTION, "")
+    kept, at = [], 0
+    for start, end in elements(response, "information"):
+        kept.append(response[at : start - len("<information>")])
+        at = end + len("</information>")
+    return "".join([*kept, response[at:]]).replace(CORRECTION, "")
 
 
 _NEXT = {
@@ -115,6 +116,5 @@ _NEXT = {
 }
 _TAG = re.compile(r"(</?(?:think|search|information|answer)>)")
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
-_INFORMATION = re.compile(r"<information>(.*?)</information>", re.DOTALL)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -1,7 +1,7 @@
 """Sources of passages, open: an index or a service, behind what batches and keeps questions.
 
-Invariant: a source is opened by the first who leases it and closed by the last who lets go, however many
-configurations name it; when it is closed, so are its connections and threads.
+Invariant: a run opens a source once, however many items and configurations name it; when it is closed, so are
+its connections and threads.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import aiohttp
@@ -33,40 +32,12 @@ class Index(Protocol):
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]: ...
 
 
-class Sources:
-    """The sources that are open, each under the run and the settings that name it."""
+async def shared_source(source: Source, run: Run) -> Batched:
+    """The source as every item and configuration of `run` that names it shares it, open until the run ends.
 
-    def __init__(self) -> None:
-        self._leased: dict[tuple[Run, Source], _Leased] = {}
-
-    @asynccontextmanager
-    async def lease(self, source: Source, run: Run) -> AsyncIterator[Batched]:
-        """The source, opened if it is not. Raises what opening raises."""
-        key = (run, source)
-        leased = self._leased.setdefault(key, _Leased())
-        leased.users += 1
-        try:
-            async with leased.lock:
-                if leased.opened is None:
-                    leased.opened = await leased.stack.enter_async_context(
-                        open_source(source, run.concurrency)
-                    )
-            yield leased.opened
-        finally:
-            leased.users -= 1
-            if not leased.users:
-                del self._leased[key]
-                await leased.stack.aclose()
-
-
-@dataclass(slots=True, eq=False)
-class _Leased:
-    """One source. lock: held while it is opened."""
-
-    users: int = 0
-    opened: Batched | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    Raises ResourceError when it cannot be opened.
+    """
+    return await run.share("search-r1/source", lambda: open_source(source, run.concurrency), key=source)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollhook import Rollout, ToolResult
 from rollhook_search_r1.config import ToolConfig
-from rollhook_search_r1.lookup import Lookup
+from rollhook_search_r1.lookup import RETRIEVED, Lookup
 
 
 class Search:
@@ -23,10 +23,11 @@ class Search:
     }
 
     def __init__(self, lookup: Lookup[ToolConfig], rollout: Rollout) -> None:
-        del rollout
         self._lookup = lookup
+        self._count = rollout.count_tokens
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """What was found for `arguments["query"]`."""
-        shown = await self._lookup.find(arguments["query"].strip())
-        return ToolResult(shown.text, is_error=shown.is_outage)
+        shown = await self._lookup.find(arguments["query"].strip(), self._count)
+        kind = None if shown.is_outage else RETRIEVED
+        return ToolResult(shown.text, is_error=shown.is_outage, kind=kind)

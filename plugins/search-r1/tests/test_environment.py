@@ -103,7 +103,7 @@ async def test_information_is_masked_and_what_was_sampled_trains(
     assert engine.requests[1].input_ids == [*prompt, *first, *seen]
     assert sample.metadata["rollhook_result"]["spans"] == [
         {"start": 0, "length": len(prompt), "kind": "prompt"},
-        {"start": len(prompt) + len(first), "length": len(seen), "kind": "text"},
+        {"start": len(prompt) + len(first), "length": len(seen), "kind": "retrieved"},
     ]
     assert (sample.status, sample.reward) == (Status.COMPLETED, 1.0)
 
@@ -170,11 +170,11 @@ async def test_an_observation_keeps_to_its_budget(corpus: Path, smollm2_tokenize
         [SEARCH, ANSWER],
         corpus=str(corpus),
         cache=corpus.parent,
-        max_observation_chars=100,
+        max_observation_tokens=100,
     )
 
     shown = sample.response.split("<information>")[1].split("</information>")[0]
-    assert 80 < len(shown) <= 100
+    assert 90 < len(smollm2_tokenizer.encode(shown, add_special_tokens=False)) <= 100
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ async def test_a_broken_corpus_fails_rollouts_and_names_the_line(
     sample, engine = await rollout(smollm2_tokenizer, [], corpus=str(corpus), cache=corpus.parent)
 
     error = sample.metadata["rollhook_result"]["error"]
-    assert (error["stage"], error["plugin"]) == ("open", "search-r1/search-r1")
+    assert (error["stage"], error["plugin"]) == ("open", "search-r1/source")
     assert "corpus.jsonl, line 1: expected strings" in error["message"]
     assert engine.requests == []
 

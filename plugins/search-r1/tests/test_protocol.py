@@ -45,9 +45,14 @@ def test_the_question_is_put_into_the_instruction_as_it_is() -> None:
     assert "<search> and </search>" in prompt
 
 
+def tokens(text: str) -> int:
+    """Of a simple tokenizer: words and marks."""
+    return len(re.findall(r"\w+|[^\w\s]", text))
+
+
 def test_passages_are_shown_in_the_papers_form() -> None:
     shown = show_passages(
-        [Passage("Lima", "Lima is the\ncapital of Peru."), Passage("Peru", "A country.")], 500
+        [Passage("Lima", "Lima is the\ncapital of Peru."), Passage("Peru", "A country.")], 500, tokens
     )
 
     assert shown == "Doc 1(Title: Lima) Lima is the capital of Peru.\nDoc 2(Title: Peru) A country."
@@ -55,19 +60,32 @@ def test_passages_are_shown_in_the_papers_form() -> None:
 
 
 def test_no_passages_are_said_to_be_none() -> None:
-    assert show_passages([], 500) == "Nothing was found."
+    assert show_passages([], 500, tokens) == "Nothing was found."
 
 
 def test_a_long_observation_is_cut_at_a_word() -> None:
-    shown = show_passages([Passage("T", "word " * 100)], 100)
+    shown = show_passages([Passage("T", "word " * 1000)], 50, tokens)
 
-    assert len(shown) <= 100
+    assert 45 < tokens(shown) <= 50
     assert shown.endswith(" word…")
 
 
-@given(st.lists(st.tuples(st.text(), st.text())), st.integers(100, 400))
+def test_text_without_spaces_is_cut_within_it() -> None:
+    shown = show_passages([Passage("T", "首都" * 1000)], 50, len)
+
+    assert len(shown) == 50
+    assert shown.endswith("首都首…")
+
+
+@given(st.lists(st.tuples(st.text(), st.text())), st.integers(10, 100))
 def test_what_is_shown_never_exceeds_its_budget(passages: list[tuple[str, str]], budget: int) -> None:
-    assert len(show_passages([Passage(title, text) for title, text in passages], budget)) <= budget
+    shown = show_passages([Passage(title, text) for title, text in passages], budget, tokens)
+
+    assert tokens(shown) <= budget
+
+
+def test_half_a_character_becomes_a_whole_one() -> None:
+    assert show_passages([Passage("T", "a\ud800b")], 100, tokens) == "Doc 1(Title: T) a\ufffdb"
 
 
 _TAGGY = st.lists(
@@ -77,7 +95,7 @@ _TAGGY = st.lists(
 
 @given(_TAGGY, _TAGGY)
 def test_no_passage_brings_a_tag_into_the_conversation(title: str, text: str) -> None:
-    shown = show_passages([Passage(title, text)], 10_000)
+    shown = show_passages([Passage(title, text)], 10_000, tokens)
 
     assert TAGS.search(shown) is None
 

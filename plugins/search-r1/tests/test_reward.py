@@ -10,12 +10,19 @@ from hypothesis import strategies as st
 
 from rollhook import Score, View
 from rollhook_search_r1.config import RewardConfig
-from rollhook_search_r1.protocol import Passage, correction, information, instruct, show_passages
+from rollhook_search_r1.protocol import (
+    Passage,
+    correction,
+    information,
+    instruct,
+    read_action,
+    show_passages,
+)
 from rollhook_search_r1.reward import ExactMatchReward, is_well_formed, last_answer, normalise, targets
 
 SEARCHED = "<think>unsure</think>\n<search>capital of Peru</search>"
-LIMA = information(show_passages([Passage("Lima", "Lima is the capital of Peru.")], 500))
-CUSCO = information(show_passages([Passage("Cusco", "Cusco was the Inca capital.")], 500))
+LIMA = information(show_passages([Passage("Lima", "Lima is the capital of Peru.")], 500, len))
+CUSCO = information(show_passages([Passage("Cusco", "Cusco was the Inca capital.")], 500, len))
 
 
 async def score(response: str, label: Any = "Lima", *, format_score: bool = False) -> Score:
@@ -132,6 +139,16 @@ async def test_a_passage_holds_an_answer_only_as_whole_words() -> None:
 )
 def test_ill_formed_responses(response: str) -> None:
     assert not is_well_formed(response)
+
+
+@pytest.mark.parametrize(
+    "unit", ["<information>", "<answer>", "<search>", "<information></answer>", "<think>"]
+)
+async def test_a_megabyte_of_open_tags_is_read_in_one_pass(unit: str) -> None:
+    response = unit * (1_000_000 // len(unit))
+
+    assert (await score(response, format_score=True)).value == 0.0
+    assert read_action(response) is None
 
 
 @given(st.text())

@@ -45,7 +45,10 @@ async def test_a_model_that_calls_functions_searches_without_the_environment(
     assert (sample.status, sample.reward) == (Status.COMPLETED, 1.0)
     result = sample.metadata["rollhook_result"]
     assert result["environment"] is None
-    assert [span["kind"] for span in result["spans"]] == ["prompt", "messages"]
+    assert [span["kind"] for span in result["spans"]] == ["prompt", "messages", "retrieved", "messages"]
+    retrieved = result["spans"][2]
+    tokens = sample.tokens[retrieved["start"] : retrieved["start"] + retrieved["length"]]
+    assert qwen3_tokenizer.decode(tokens).split("\nDoc 2(")[0] == shown
 
 
 async def test_a_row_bounds_what_a_call_shows(corpus: Path, qwen3_tokenizer: Any) -> None:
