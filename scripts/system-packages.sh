@@ -18,3 +18,4 @@ need() {
 need npm nodejs npm                  # real tokenizers
 need bwrap bubblewrap libseccomp2    # the sandbox
 need chromium chromium               # the browser
+need podman podman crun busybox      # containers

@@ -3,7 +3,9 @@
 #
 #     scripts/test-plugins-alone.sh PYTHON plugins/NAME ...
 #
-# The tests run on a copy outside the repository, so that nothing of the repository's own set-up helps them.
+# Wheels are built once. The core and its test dependencies are installed once, into an environment that each
+# plugin's own environment is laid over. The tests run on a copy outside the repository, so that nothing of the
+# repository's own set-up helps them.
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
@@ -17,17 +19,31 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
+"$python" -m venv "$work/build"
+"$work/build/bin/python" -m pip install --quiet "hatchling>=1.25"
+"$work/build/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/wheels" \
+  "$root" "${@/#/$root/}"
+
+"$python" -m venv "$work/core"
+core=$work/core/bin/python
+"$core" -m pip install --quiet "$(echo "$work"/wheels/rollhook-[0-9]*.whl)[testing]"
+"$core" -m rollhook.testing.tokenizers smollm2 qwen3 || true  # without them those tests skip, and say so
+
 failed=()
 for plugin in "$@"; do
   name=$(basename "$plugin")
   echo "== $name"
-  "$python" -m venv "$work/venv"
-  "$work/venv/bin/python" -m pip install --quiet "$root" "$root/$plugin[testing]"
-  "$work/venv/bin/python" -m rollhook.testing.tokenizers smollm2 qwen3 || true
+  "$python" -m venv --without-pip "$work/venv"
+  alone=$work/venv/bin/python
+  "$core" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    > "$("$alone" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/core.pth"
+  "$core" -m pip --python "$alone" install --quiet --find-links "$work/wheels" \
+    "$(echo "$work"/wheels/rollhook_"${name//-/_}"-*.whl)[testing]"
   cp -r "$root/$plugin" "$work/$name"
+  rm -rf "$work/$name/rollhook_${name//-/_}"  # the installed one is tested
   if ! (
     cd "$work/$name"
-    "$work/venv/bin/python" -m pytest -c /dev/null --rootdir . --import-mode=importlib \
+    timeout 600 "$alone" -m pytest -c /dev/null --rootdir . --import-mode=importlib \
       -o asyncio_mode=auto -o asyncio_default_fixture_loop_scope=function -W error -q -ra tests
   ); then
     failed+=("$name")

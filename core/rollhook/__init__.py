@@ -15,6 +15,7 @@ from rollhook.errors import (
     EngineRejected,
     EngineUnavailable,
     EnvironmentFailure,
+    GroupsFailed,
     LimitReached,
     PluginBroken,
     PluginConflict,
@@ -44,6 +45,7 @@ from rollhook.hookspecs import (
     VerifierSpec,
     hookimpl,
 )
+from rollhook.items import TopologyUse
 from rollhook.plugins import Plugins
 from rollhook.protocols import (
     Agent,
@@ -58,6 +60,7 @@ from rollhook.protocols import (
     Process,
     Rollout,
     Run,
+    Said,
     Sandbox,
     Score,
     Tool,
@@ -68,9 +71,12 @@ from rollhook.protocols import (
     Verifier,
     View,
 )
+from rollhook.roles import RoleConfig, RolesConfig, settle
 from rollhook.runtime import Runtime
 from rollhook.sample import Sample, Status
+from rollhook.sandbox.launch import sandbox_owner
 from rollhook.spec import Limits, RolloutSpec
+from rollhook.verifiers.mathematics import MathConfig, MathVerifier, open_math
 
 __all__ = [
     "Agent",
@@ -90,9 +96,12 @@ __all__ = [
     "Event",
     "ExecResult",
     "GroupVerifier",
+    "GroupsFailed",
     "ItemSpec",
     "LimitReached",
     "Limits",
+    "MathConfig",
+    "MathVerifier",
     "Message",
     "NoConfig",
     "Observation",
@@ -104,6 +113,8 @@ __all__ = [
     "Process",
     "RenderError",
     "ResourceError",
+    "RoleConfig",
+    "RolesConfig",
     "RollhookError",
     "Rollout",
     "RolloutAborted",
@@ -116,6 +127,7 @@ __all__ = [
     "RunConfig",
     "RunOnly",
     "Runtime",
+    "Said",
     "Sample",
     "Sandbox",
     "SandboxSpec",
@@ -129,6 +141,7 @@ __all__ = [
     "Topology",
     "TopologyError",
     "TopologySpec",
+    "TopologyUse",
     "Turn",
     "Verifier",
     "VerifierError",
@@ -136,6 +149,9 @@ __all__ = [
     "View",
     "generate",
     "hookimpl",
+    "open_math",
     "reward",
     "run_rollout",
+    "sandbox_owner",
+    "settle",
 ]

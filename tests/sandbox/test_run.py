@@ -13,6 +13,7 @@ import pytest
 from rollhook import (
     ConfigError,
     Plugins,
+    ResourceError,
     Rollout,
     RunConfig,
     Runtime,
@@ -193,6 +194,36 @@ async def test_a_plugins_backend_can_take_the_place(qwen3_tokenizer: Any) -> Non
     error = sample.metadata["rollhook_result"]["error"]
     assert (error["stage"], error["plugin"]) == ("open", "shell/vm")
     assert error["message"] == "shell/vm: LookupError: no room"
+
+
+async def test_a_backend_without_images_says_what_to_do(qwen3_tokenizer: Any) -> None:
+    config = RunConfig(engine="http://127.0.0.1:9")
+    async with Runtime(config, plugins=plugins(), tokenizer=qwen3_tokenizer) as runtime:
+        with pytest.raises(ResourceError) as raised:
+            await runtime.sandbox(image="debian:12")
+
+    assert str(raised.value) == (
+        "the container image debian:12 is needed, and the sandbox backend rollhook/bubblewrap has no images: "
+        "set `sandbox` in the run configuration to one that has, as docker of rollhook-docker"
+    )
+
+
+async def test_a_backend_with_images_is_told_which(qwen3_tokenizer: Any) -> None:
+    asked: list[object] = []
+
+    def refuse(config: object, packages: object, image: object = None) -> Any:
+        asked.append((packages, image))
+        raise LookupError("no room")
+
+    spec = SandboxSpec(name="vm", create=refuse, from_image=refuse)
+    hooks = {"rollhook_sandboxes": hookimpl(lambda: [spec])}
+    config = RunConfig(engine="http://127.0.0.1:9", sandbox="shell/vm")
+    async with Runtime(config, plugins=plugins(**hooks), tokenizer=qwen3_tokenizer) as runtime:
+        for image in (None, "debian:12"):
+            with pytest.raises(ResourceError, match="no room"):
+                await runtime.sandbox(packages=["numpy"], image=image)
+
+    assert asked == [(("numpy",), None), (("numpy",), "debian:12")]
 
 
 def test_no_host_variable_reaches_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,12 @@ class Launcher(Protocol):
         ...
 
 
+def sandbox_owner() -> dict[str, str]:
+    """Environment variables for a process that holds a sandbox of this one: `rollhook sandbox gc` ends it
+    when this one has died."""
+    return {OWNER_VARIABLE: owner_label()}
+
+
 def owner_label() -> str:
     """This process, told from a later one that gets the same pid."""
     return f"{os.getpid()}/{start_time(os.getpid())}"

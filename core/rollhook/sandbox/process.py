@@ -42,7 +42,7 @@ class LocalProcess:
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self._terminal(), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def kill_foreground(self) -> None:
+    async def kill_foreground(self) -> None:
         group = os.tcgetpgrp(self._terminal())
         if group > 1:  # 0 when the terminal has no foreground any more, and to killpg that is our own group
             with contextlib.suppress(ProcessLookupError):  # it has just ended

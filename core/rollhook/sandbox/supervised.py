@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollhook.sandbox.descriptors import readable
-from rollhook.sandbox.launch import OWNER_VARIABLE, Launch, owner_label
+from rollhook.sandbox.launch import Launch, sandbox_owner
 
 _MESSAGE_BYTES = 1 << 16
 _ERROR_BYTES = 4000
@@ -61,7 +61,7 @@ class Supervised:
                 stderr=errors,
                 pass_fds=launch.descriptors,
                 cwd=launch.cwd,
-                env={"PATH": os.environ.get("PATH", ""), OWNER_VARIABLE: owner_label()},
+                env={"PATH": os.environ.get("PATH", ""), **sandbox_owner()},
             )
         except BaseException:
             self._socket.close()

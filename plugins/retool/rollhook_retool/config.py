@@ -14,6 +14,7 @@ class InterpreterConfig(BaseModel):
 
     timeout_s: seconds that one call may run. max_output_chars: characters of its output that the model sees.
     packages: distributions that code can import, with what they require.
+    warm: interpreters kept started, with `packages` imported, so that a rollout's first call need not wait.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -21,6 +22,7 @@ class InterpreterConfig(BaseModel):
     timeout_s: float = Field(10.0, gt=0, le=120, allow_inf_nan=False)
     max_output_chars: int = Field(2000, ge=100, le=50_000)
     packages: Annotated[tuple[str, ...], RunOnly()] = ("numpy", "sympy")
+    warm: Annotated[int, RunOnly()] = Field(2, ge=0, le=64)
 
 
 class EnvironmentConfig(InterpreterConfig):

@@ -1,7 +1,8 @@
 """The Python that runs a model's code, inside the sandbox; alone, with the standard library.
 
 A line of JSON comes in, {"nonce", "code", "timeout_s", "limit"}; one goes out, {"nonce", "output"}. Whatever
-code writes to file descriptors 1 and 2, also from C and from its children, is its output.
+code writes to file descriptors 1 and 2, also from C and from its children, is its output. Before that may
+come {"nonce", "packages"}, to import these ahead, which {"nonce"} answers.
 
 Nothing here is a wall: code may change this process as it likes, and what it then answers is its own output.
 """
@@ -11,6 +12,7 @@ Nothing here is a wall: code may change this process as it likes, and what it th
 
 import ast
 import builtins
+import importlib
 import json
 import linecache
 import os
@@ -29,6 +31,10 @@ def main() -> None:
     namespace: dict[str, object] = {"__name__": "__main__", "__builtins__": builtins}
     for line in requests:
         request = json.loads(line)
+        if "packages" in request:
+            _import(request["packages"])
+            os.write(answers, json.dumps({"nonce": request["nonce"]}).encode() + b"\n")
+            continue
         os.ftruncate(captured, 0)
         _execute(request["code"], namespace, request["timeout_s"])
         if os.getpid() != own:
@@ -47,6 +53,15 @@ def _capture() -> int:
         os.dup2(source, target)
     os.close(nothing)
     return captured
+
+
+def _import(packages: list[str]) -> None:
+    """Import what is called like its distribution; code that needs the others imports them itself."""
+    for name in packages:
+        try:
+            importlib.import_module(name.replace("-", "_"))
+        except Exception:
+            continue
 
 
 def _execute(code: str, namespace: dict[str, object], timeout_s: float) -> None:

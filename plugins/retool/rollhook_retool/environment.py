@@ -8,14 +8,15 @@ from rollhook import Message, Observation, Rollout, Turn
 from rollhook_retool.config import EnvironmentConfig
 from rollhook_retool.interpreter import Interpreter
 from rollhook_retool.protocol import NO_CODE, STOP_STRINGS, instruct, interpreter, read_code
+from rollhook_retool.warm import Workers
 
 
 class Retool:
     """One problem's world. What it writes continues the turn and is masked."""
 
-    def __init__(self, config: EnvironmentConfig, rollout: Rollout) -> None:
-        self._instructs = not config.prompt_has_instruction
-        self._python = Interpreter.of(config, rollout)
+    def __init__(self, opened: tuple[EnvironmentConfig, Workers], rollout: Rollout) -> None:
+        self._instructs = not opened[0].prompt_has_instruction
+        self._python = Interpreter.of(opened, rollout)
 
     async def reset(self, rollout: Rollout) -> Observation:
         """The row's messages, the protocol explained around the last user message: the problem."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from rollhook import Rollout, Sandbox
+from rollhook import Rollout
 from rollhook_retool.config import InterpreterConfig
+from rollhook_retool.warm import Opened, Workers
 from rollhook_retool.worker import Worker, WorkerDied
 
 KEY = "retool/interpreter"
@@ -20,10 +21,11 @@ _BYTES_OF_A_CHAR = 4
 
 
 class Interpreter:
-    """Python in a sandbox of its own, started by the first call."""
+    """Python in a sandbox of its own, taken from the stock by the first call."""
 
-    def __init__(self, config: InterpreterConfig, rollout: Rollout) -> None:
+    def __init__(self, config: InterpreterConfig, workers: Workers, rollout: Rollout) -> None:
         self._config = config
+        self._workers = workers
         self._rollout = rollout
         self._worker: Worker | None = None
         self._turn = asyncio.Lock()
@@ -31,9 +33,9 @@ class Interpreter:
         self.restarts = 0
 
     @classmethod
-    def of(cls, config: InterpreterConfig, rollout: Rollout) -> Interpreter:
+    def of(cls, opened: Opened, rollout: Rollout) -> Interpreter:
         """The rollout's interpreter; its environment and its tool share one."""
-        made: Interpreter = rollout.shared.setdefault(KEY, cls(config, rollout))
+        made: Interpreter = rollout.shared.setdefault(KEY, cls(*opened, rollout))
         return made
 
     async def run(self, code: str) -> str:
@@ -41,8 +43,8 @@ class Interpreter:
         async with self._turn:
             self.calls += 1
             if self._worker is None:
-                sandbox: Sandbox = await self._rollout.sandbox(packages=self._config.packages)
-                self._worker = Worker(sandbox, "driver.py")
+                self._worker = await self._workers.take()
+                self._rollout.at_end(self._worker.close)
             try:
                 return await self._output(self._worker, code)
             except WorkerDied as died:

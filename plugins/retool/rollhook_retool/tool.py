@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollhook import Rollout, ToolResult
-from rollhook_retool.config import InterpreterConfig
 from rollhook_retool.interpreter import Interpreter
+from rollhook_retool.warm import Opened
 
 
 class CodeInterpreter:
@@ -25,8 +25,8 @@ class CodeInterpreter:
         "additionalProperties": False,
     }
 
-    def __init__(self, config: InterpreterConfig, rollout: Rollout) -> None:
-        self._python = Interpreter.of(config, rollout)
+    def __init__(self, opened: Opened, rollout: Rollout) -> None:
+        self._python = Interpreter.of(opened, rollout)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """What `arguments["code"]` printed."""

@@ -15,6 +15,7 @@ from typing import Any
 from rollhook import Process, Sandbox
 
 ANSWER_BYTES = 1 << 20
+DRIVER = "/tmp/.driver.py"
 
 
 class WorkerDied(Exception):
@@ -26,11 +27,10 @@ class WorkerDied(Exception):
 
 
 class Worker:
-    """Runs one of this package's scripts in a sandbox, and starts it anew after it died."""
+    """Runs the driver in a sandbox of its own, and starts it anew after it died."""
 
-    def __init__(self, sandbox: Sandbox, script: str) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._script = script
         self._process: Process | None = None
         self._buffer = b""
         self._was_cancelled = False
@@ -57,12 +57,14 @@ class Worker:
             self._was_cancelled = True  # what it is at is of no use to anybody
             raise
 
+    async def close(self) -> None:
+        """End it with its sandbox."""
+        await self._sandbox.close()
+
     async def _start(self) -> Process:
-        path = f"/tmp/.{self._script}"
-        source = files("rollhook_retool").joinpath(self._script).read_bytes()
-        await self._sandbox.write_file(path, source)
+        await self._sandbox.write_file(DRIVER, files("rollhook_retool").joinpath("driver.py").read_bytes())
         self._buffer = b""
-        return await self._sandbox.start([self._sandbox.python, "-s", "-P", path])
+        return await self._sandbox.start([self._sandbox.python, "-s", "-P", DRIVER])
 
     async def _answer(self, process: Process, nonce: str) -> dict[str, Any]:
         """The line that carries `nonce`; others are code writing where it should not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rollhook import Plugins, RunConfig, Runtime, Sandbox
+from rollhook import Plugins, RunConfig, Runtime
 from rollhook_retool.config import InterpreterConfig
 from rollhook_retool.interpreter import Interpreter
+from rollhook_retool.warm import open_interpreters
 
 MakeInterpreter = Callable[..., Awaitable[Interpreter]]
 
@@ -35,17 +36,14 @@ async def runtime(qwen3_tokenizer: Any) -> AsyncIterator[Runtime]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def make_interpreter(runtime: Runtime) -> AsyncIterator[MakeInterpreter]:
-    """A factory: `await make_interpreter(timeout_s=2, ...)`. Packages: none unless said."""
+    """A factory: `await make_interpreter(timeout_s=2, ...)`. Packages: none unless said; none in stock."""
     async with AsyncExitStack() as stack:
 
-        async def sandbox(*, packages: Sequence[str] = ()) -> Sandbox:
-            made = await runtime.sandbox(packages=packages)
-            stack.push_async_callback(made.close)
-            return made
-
-        async def make(**config: Any) -> Interpreter:
-            rollout: Any = SimpleNamespace(shared={}, sandbox=sandbox)
-            return Interpreter.of(InterpreterConfig(**{"packages": (), **config}), rollout)
+        async def make(**settings: Any) -> Interpreter:
+            config = InterpreterConfig(**{"packages": (), "warm": 0, **settings})
+            opened = await stack.enter_async_context(open_interpreters(config, runtime))
+            rollout: Any = SimpleNamespace(shared={}, at_end=stack.push_async_callback)
+            return Interpreter.of(opened, rollout)
 
         yield make
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rollhook import ConfigError, Plugins, RunConfig, Runtime
 from rollhook_retool.config import InterpreterConfig
 from rollhook_retool.interpreter import LOST, NOTHING, Interpreter, shorten
+from rollhook_retool.warm import Workers, open_interpreters
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -131,9 +134,63 @@ async def test_numpy_and_sympy_are_there(make_interpreter: MakeInterpreter) -> N
 async def test_the_environment_and_the_tool_share_one_interpreter(python: Interpreter) -> None:
     rollout: Any = python._rollout
 
-    assert Interpreter.of(InterpreterConfig(), rollout) is python
+    assert Interpreter.of((InterpreterConfig(), python._workers), rollout) is python
 
 
 async def test_text_is_shortened_in_the_middle() -> None:
     assert shorten("abcdef", 6) == "abcdef"
     assert shorten("abcdefgh", 4) == "ab\n... (4 characters left out) ...\ngh"
+
+
+async def until_full(workers: Workers, count: int) -> None:
+    async with asyncio.timeout(60):
+        while len(workers.unused) < count:
+            await asyncio.sleep(0.01)
+
+
+LOADED = "import sys; 'numpy' in sys.modules, 'sympy' in sys.modules"
+
+
+async def test_a_stock_of_started_interpreters_has_the_packages_imported(runtime: Runtime) -> None:
+    async with open_interpreters(InterpreterConfig(warm=1), runtime) as (config, workers):
+        rollout: Any = SimpleNamespace(shared={}, at_end=lambda close: None)
+        await until_full(workers, 1)
+        [ready] = workers.unused
+        python = Interpreter.of((config, workers), rollout)
+        assert await python.run(LOADED) == "(True, True)"
+        assert python._worker is ready
+        await until_full(workers, 1)
+
+        assert [worker is ready for worker in workers.unused] == [False]
+        await ready.close()
+
+
+async def test_the_stock_is_bounded_and_gone_with_its_run(qwen3_tokenizer: Any) -> None:
+    run = RunConfig(engine="http://127.0.0.1:9", settings={"rollhook/bubblewrap": {"warm": 0}})
+    async with Runtime(run, plugins=Plugins(entry_points=[]), tokenizer=qwen3_tokenizer) as runtime:
+        config = InterpreterConfig(packages=(), warm=2)
+        async with open_interpreters(config, runtime) as (_, workers):
+            await until_full(workers, 2)
+            workers.fill()
+            taken = [await workers.take() for _ in range(4)]
+            await until_full(workers, 2)
+            sandboxes: list[Any] = [worker._sandbox for worker in workers.unused]
+            assert len(sandboxes) == 2
+            for worker in taken:
+                await worker.close()
+
+    for sandbox in sandboxes:
+        with pytest.raises(ConnectionError, match="the sandbox is closed"):
+            await sandbox.exec(["true"])
+
+
+async def test_a_stock_that_cannot_be_filled_leaves_it_to_the_rollout(
+    make_interpreter: MakeInterpreter,
+) -> None:
+    python = await make_interpreter(packages=("no-such-package",), warm=1)
+    filling = python._workers._filling
+    assert filling is not None
+    await filling
+
+    with pytest.raises(ConfigError, match="needs the package no-such-package"):
+        await python.run("1")

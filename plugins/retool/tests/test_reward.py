@@ -1,4 +1,4 @@
-"""The verifier, on real comparisons in a real sandbox."""
+"""The verifier, on real comparisons in real processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rollhook import Runtime, Score, View
 from rollhook_retool.config import RewardConfig
 from rollhook_retool.protocol import interpreter
-from rollhook_retool.reward import MathReward, last_boxed, open_judge, targets
+from rollhook_retool.reward import MathReward, open_reward
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -53,8 +53,8 @@ def view(response: str, label: Any) -> View:
 
 async def scores(runtime: Runtime, *views: View, **config: Any) -> list[Score]:
     rollout: Any = SimpleNamespace()
-    async with open_judge(RewardConfig(**config), runtime) as judge, asyncio.TaskGroup() as group:
-        verifier = MathReward(judge, rollout)
+    async with open_reward(RewardConfig(**config), runtime) as opened, asyncio.TaskGroup() as group:
+        verifier = MathReward(opened, rollout)
         tasks = [group.create_task(verifier.score(one)) for one in views]
     return [task.result() for task in tasks]
 
@@ -63,7 +63,7 @@ async def test_right_answers_in_any_form_earn_one_and_others_minus_one(runtime: 
     found = await scores(runtime, *[view(response, label) for response, label in [*RIGHT, *WRONG]])
 
     assert [score.value for score in found] == [1.0] * len(RIGHT) + [-1.0] * len(WRONG)
-    assert found[0].parts == {"right": 1.0, "answered": 1.0}
+    assert found[0].parts == {"right": 1.0, "answered": 1.0, "timed_out": 0.0}
 
 
 async def test_a_comparison_that_hangs_is_killed_and_does_not_hold_up_the_next(runtime: Runtime) -> None:
@@ -80,23 +80,14 @@ async def test_levels_can_be_set(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("label", [None, [], {}, {"answer": None}, [None]])
-async def test_a_row_without_a_label_is_an_error_and_not_a_wrong_answer(label: Any) -> None:
-    with pytest.raises(ValueError, match="the row has no label"):
-        targets(label)
+async def test_a_row_without_a_label_is_an_error_and_not_a_wrong_answer(runtime: Runtime, label: Any) -> None:
+    rollout: Any = SimpleNamespace()
+    async with open_reward(RewardConfig(), runtime) as opened:
+        with pytest.raises(ValueError, match="the row has no label"):
+            await MathReward(opened, rollout).score(view("\\boxed{1}", label))
 
 
-async def test_labels_may_be_numpys() -> None:
-    assert targets(np.array(["1", "2"])) == ["1", "2"]
+async def test_labels_may_be_numpys(runtime: Runtime) -> None:
+    [score] = await scores(runtime, view("\\boxed{2}", np.array(["1", "2"])))
 
-
-@pytest.mark.parametrize(
-    ("text", "boxed"),
-    [
-        ("\\boxed{a{b}c}", "a{b}c"),
-        ("\\boxed{1} \\fbox{2}", "2"),
-        ("\\boxed {1}", None),
-        ("\\boxed{{{", None),
-    ],
-)
-async def test_the_last_box_is_read_with_its_braces_matched(text: str, boxed: str | None) -> None:
-    assert boxed == last_boxed(text)
+    assert score.value == 1.0

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from rollhook import Plugins, RunConfig, Runtime, Sample, Status, run_rollout
+from rollhook import Plugins, RunConfig, Runtime, Sample, Status, View, run_rollout
 from rollhook.testing import Reply, ScriptedEngine, scripted_log_prob
 from rollhook_retool.config import RewardConfig
 from rollhook_retool.protocol import NO_CODE, instruct
-from rollhook_retool.reward import open_judge, targets
+from rollhook_retool.reward import MathReward, open_reward
 
 ENTRY_POINT = EntryPoint("retool", "rollhook_retool.hooks", "rollhook.plugins")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROBLEM = "What is 2**100 mod 97?"
 CODE = "Let me compute. <code>\n```python\nx = pow(2, 100, 97)\nprint(x)\n```\n</code>"
 ANSWER = "So it is <answer>\n\\boxed{16}\n</answer>"
-SETTINGS = {"rollhook/bubblewrap": {"warm": 0}}
+SETTINGS = {"rollhook/bubblewrap": {"warm": 0}, "retool": {"warm": 0}, "retool/code_interpreter": {"warm": 0}}
 
 
 async def rollout(
@@ -134,12 +134,17 @@ async def test_the_loop_is_free_while_code_runs(smollm2_tokenizer: Any) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_example_labels_can_be_read(runtime: Runtime) -> None:
+async def test_the_example_labels_are_right_and_others_are_wrong(runtime: Runtime) -> None:
     rows = [json.loads(line) for line in (EXAMPLES / "problems.jsonl").read_text("utf-8").splitlines()]
-    async with open_judge(RewardConfig(), runtime) as judge:
-        labels = [label for row in rows for label in targets(row["label"])]
-        wrong = await judge.is_right("-7/13", labels)  # reads every label, and says of each that it differs
+    rollout: Any = None
+    async with open_reward(RewardConfig(), runtime) as opened:
+        verifier = MathReward(opened, rollout)
+        right = [
+            await verifier.score(View("", row["label"], [], f"\\boxed{{{row['label']}}}", {})) for row in rows
+        ]
+        wrong = [await verifier.score(View("", row["label"], [], "\\boxed{-7/13}", {})) for row in rows]
 
     assert len(rows) >= 20
     assert {row["metadata"]["rollhook"] for row in rows} == {"retool"}
-    assert not wrong
+    assert {score.value for score in right} == {1.0}
+    assert {score.value for score in wrong} == {-1.0}

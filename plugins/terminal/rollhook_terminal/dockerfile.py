@@ -19,9 +19,12 @@ class NeedsImage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What to do before the agent starts. copies: (source in environment/, absolute target)."""
+    """What to do before the agent starts. copies: (source in environment/, absolute target).
 
-    workdir: str = "/app"
+    workdir: absolute; None for the one that an image has.
+    """
+
+    workdir: str | None = "/app"
     copies: tuple[tuple[str, str], ...] = ()
     env: dict[str, str] = field(default_factory=dict)
 

@@ -24,7 +24,7 @@ not kept. Commands may take {seconds:g} seconds in all. When the task is done, a
 async def open_task(config: TerminalConfig, run: Run) -> AsyncIterator[tuple[TerminalConfig, Task]]:
     """The task, read once for all of its rollouts."""
     del run
-    yield config, await asyncio.to_thread(load_task, config.tasks / config.task)
+    yield config, await asyncio.to_thread(load_task, config.tasks / config.task, config.image)
 
 
 class Terminal:
@@ -39,7 +39,7 @@ class Terminal:
         task = self._session.task
         await self._session.open()
         prompt = PROMPT.format(
-            workdir=task.setup.workdir, seconds=task.agent_timeout_s, instruction=task.instruction
+            workdir=self._session.workdir, seconds=task.agent_timeout_s, instruction=task.instruction
         )
         return Observation(messages=[{"role": "user", "content": prompt}])
 

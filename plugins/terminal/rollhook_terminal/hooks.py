@@ -1,20 +1,31 @@
-"""What the plugin `terminal` registers: an environment, its verifier and its three tools."""
+"""What the plugin `terminal` registers: two environments, their verifier and three tools."""
 
 from rollhook import Defaults, EnvironmentSpec, ToolSpec, VerifierSpec, hookimpl
-from rollhook_terminal.config import TerminalConfig
+from rollhook_terminal.config import TerminalConfig, TerminusConfig
 from rollhook_terminal.environment import Grader, Terminal, open_task
+from rollhook_terminal.terminus import Terminus
 from rollhook_terminal.tools import Bash, ReadScreen, SendKeys
 
 
 @hookimpl
 def rollhook_environments() -> list[EnvironmentSpec]:
-    """`terminal`: brings its verifier and its tools."""
+    """`terminal`, with tools, and `terminus`, in text; both bring the verifier."""
     tools = ("terminal/bash", "terminal/send_keys", "terminal/read_screen")
-    defaults = Defaults(verifier="terminal", tools=tools)
     return [
         EnvironmentSpec(
-            name="terminal", config=TerminalConfig, open=open_task, create=Terminal, defaults=defaults
-        )
+            name="terminal",
+            config=TerminalConfig,
+            open=open_task,
+            create=Terminal,
+            defaults=Defaults(verifier="terminal", tools=tools),
+        ),
+        EnvironmentSpec(
+            name="terminus",
+            config=TerminusConfig,
+            open=open_task,
+            create=Terminus,
+            defaults=Defaults(verifier="terminal"),
+        ),
     ]
 
 

@@ -42,6 +42,7 @@ class Session:
         self._shell: Shell | None = None
         self._turn = asyncio.Lock()
         self._grade: Grade | None = None
+        self.workdir = task.setup.workdir or ""  # of an image it is known once that runs
         self.commands = 0
         self.used_s = 0.0
 
@@ -60,10 +61,9 @@ class Session:
 
     async def open(self) -> None:
         """Put the task's files in place."""
-        self._sandbox = await self._new_sandbox(self.task.files)
+        self._sandbox = await self._new_sandbox()
         size = (self.config.rows, self.config.columns)
-        setup = self.task.setup
-        self._shell = Shell(self._sandbox, size=size, cwd=setup.workdir, env=setup.env)
+        self._shell = Shell(self._sandbox, size=size, cwd=self.workdir, env=self.task.setup.env)
 
     async def run(self, command: str, timeout_s: float | None) -> Ran:
         """Run a command for the agent, in at most the time that is left. Raises shell.Busy."""
@@ -84,6 +84,16 @@ class Session:
             shell = self._open_shell()
             await shell.press(keys, wait_s)
             return await shell.screen()
+
+    async def type(self, keystrokes: str, wait_s: float) -> str:
+        """Type for the agent; returns what the terminal showed since, after at most `wait_s` seconds."""
+        async with self._turn:
+            began = asyncio.get_running_loop().time()
+            try:
+                self.commands += 1
+                return await self._open_shell().type(keystrokes, min(wait_s, self.left_s))
+            finally:
+                self.used_s += asyncio.get_running_loop().time() - began
 
     async def screen(self) -> str:
         """The screen as it is."""
@@ -106,7 +116,7 @@ class Session:
         await self._sandbox.kill()
         self._shell = None
         try:
-            return await self._sandbox.snapshot(self.task.setup.workdir)
+            return await self._sandbox.snapshot(self.workdir)
         except ConnectionError:
             raise
         except OSError:
@@ -116,15 +126,15 @@ class Session:
 
     async def _test(self, work: bytes) -> Grade:
         task = self.task
-        fresh = await self._new_sandbox(task.files)
-        await fresh.exec(["find", task.setup.workdir, "-mindepth", "1", "-delete"])
-        await fresh.restore(task.setup.workdir, work)
+        fresh = await self._new_sandbox()
+        await fresh.exec(["find", self.workdir, "-mindepth", "1", "-delete"])
+        await fresh.restore(self.workdir, work)
         await fresh.restore("/tests", task.tests)
         await fresh.exec(["mkdir", "-p", "/logs/verifier"])
         env = {**task.setup.env, "HOME": "/tmp", "PYTEST_ADDOPTS": "--rootdir=/tests -p no:cacheprovider"}
         done = await fresh.exec(
             ["bash", "/tests/test.sh"],
-            cwd=task.setup.workdir,
+            cwd=self.workdir,
             env={**env, **task.verifier_env},
             timeout_s=task.verifier_timeout_s,
         )
@@ -137,10 +147,16 @@ class Session:
             raise ValueError(f"task {task.name}: test.sh wrote neither reward.txt nor reward.json")
         return Grade(reward or 0.0, timed_out=False, output=output)
 
-    async def _new_sandbox(self, files: bytes) -> Sandbox:
-        sandbox = await self._rollout.sandbox(packages=self.config.packages)
-        await sandbox.exec(["mkdir", "-p", self.task.setup.workdir], cwd="/")
-        await sandbox.restore("/", files)
+    async def _new_sandbox(self) -> Sandbox:
+        """One with the task's files in place."""
+        image = self.task.image
+        if image is None:
+            sandbox = await self._rollout.sandbox(packages=self.config.packages)
+            await sandbox.exec(["mkdir", "-p", self.workdir], cwd="/")
+            await sandbox.restore("/", self.task.files)
+            return sandbox
+        sandbox = await self._rollout.sandbox(image=image)
+        self.workdir = self.workdir or (await sandbox.exec(["pwd"])).stdout.decode().rstrip("\n")
         return sandbox
 
     def _open_shell(self) -> Shell:

@@ -20,6 +20,7 @@ from rollhook import Process, Sandbox
 
 CTRL_C = "\x03"
 REST_S = 0.15
+MOMENT_S = 0.02
 INTERRUPT_S = 1.0
 KILL_S = 2.0
 START_S = 30.0
@@ -79,11 +80,12 @@ class Shell:
         self._marker = re.compile(rb"\x1b\]777;%s;(begin|\d+)\x07" % self._number.encode())
         self._tail = b""
         self._code: int | None = None  # of the last command; None while one runs
+        self._prompts = 0  # that were shown
 
     async def run(self, command: str, timeout_s: float) -> Ran:
         """Run `command` as if it were typed: it may change folder and variables. Raises Busy."""
         process = await self._ready()
-        await self._drain(process)
+        await self._drain(process, MOMENT_S)
         if self._code is None and self._process is not None:
             raise Busy
         process = await self._ready()
@@ -105,11 +107,38 @@ class Shell:
         """Type `keys`: names of KEYS, C-x for control and x, or text. Then give them `wait_s` seconds."""
         process = await self._ready()
         await process.write("".join(map(key_code, keys)).encode())
-        await asyncio.sleep(wait_s)
+        await self._listen(process, wait_s)
+
+    async def type(self, keystrokes: str, wait_s: float) -> str:
+        """Type text, or one key by its name, and return what the terminal showed since.
+
+        Waits `wait_s` seconds, or less: until the shell has run as many lines as were typed.
+        """
+        process = await self._ready()
+        await self._drain(process, MOMENT_S)
+        self._said.clear()
+        keys = key_code(keystrokes).replace("\n", "\r")  # what the key Enter sends
+        await process.write(keys.encode())
+        await self._listen(process, wait_s, prompts=keys.count("\r"))
+        return self._shown(self._marker.sub(b"", bytes(self._said)))
+
+    async def _listen(self, process: Process, wait_s: float, prompts: int = 0) -> None:
+        """Read for `wait_s` seconds, so that what runs can go on; less when as many prompts were shown."""
+        loop = asyncio.get_running_loop()
+        until, enough = loop.time() + wait_s, self._prompts + prompts
+        while self._process is not None and len(self._said) < FLOOD_BYTES:
+            if prompts and self._prompts >= enough:
+                return await self._rest(process, MOMENT_S)
+            try:
+                self._hear(await process.read(timeout_s=max(0.0, until - loop.time())))
+            except TimeoutError:
+                return None
+        await asyncio.sleep(max(0.0, until - loop.time()))
+        return None
 
     async def screen(self) -> str:
         """What a person would see, without blank lines at its end."""
-        await self._drain(await self._ready())
+        await self._drain(await self._ready(), REST_S)
         fresh, self._unseen = self._unseen, b""
         for at in range(0, len(fresh), FEED_BYTES):
             self._draw(fresh[at : at + FEED_BYTES])
@@ -165,17 +194,20 @@ class Shell:
         self._said.clear()
         await process.write(CTRL_C.encode())
         if await self._until_prompt(process, INTERRUPT_S, keep=False) is not None:
-            process.kill_foreground()
+            await process.kill_foreground()
             await self._until_prompt(process, KILL_S, keep=False)
         self._said = bytearray(kept)
         return self._code is not None and self._process is not None
 
-    async def _drain(self, process: Process) -> None:
-        """Read what is there until nothing comes for a moment."""
+    async def _drain(self, process: Process, rest_s: float) -> None:
+        """Read until nothing comes for `rest_s` seconds; what was read before is forgotten."""
         self._said.clear()
+        await self._rest(process, rest_s)
+
+    async def _rest(self, process: Process, rest_s: float) -> None:
         while self._process is not None and len(self._said) < FLOOD_BYTES:
             try:
-                self._hear(await process.read(timeout_s=REST_S))
+                self._hear(await process.read(timeout_s=rest_s))
             except TimeoutError:
                 return
 
@@ -191,16 +223,19 @@ class Shell:
         for found in self._marker.finditer(text):
             end = found.end()
             self._code = None if found[1] == b"begin" else int(found[1])
+            self._prompts += found[1] != b"begin"
         self._tail = text[max(end, len(text) - 64) :]
 
     def _output(self) -> str:
         """What the last command wrote, as text."""
         parts = self._marker.split(bytes(self._said))
         begun = parts.index(b"begin") if b"begin" in parts[1::2] else None
-        own = parts[begun + 1] if begun is not None else b""
-        if len(own) > KEPT_BYTES:
-            own = own[: KEPT_BYTES // 2] + b"\n...\n" + own[-KEPT_BYTES // 2 :]
-        return plain(own.decode(errors="replace"))
+        return self._shown(parts[begun + 1] if begun is not None else b"")
+
+    def _shown(self, data: bytes) -> str:
+        if len(data) > KEPT_BYTES:
+            data = data[: KEPT_BYTES // 2] + b"\n...\n" + data[-KEPT_BYTES // 2 :]
+        return plain(data.decode(errors="replace"))
 
 
 def plain(text: str) -> str:
@@ -208,6 +243,14 @@ def plain(text: str) -> str:
     lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
     shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
     return "\n".join(shown).translate(_UNSHOWN).strip("\n")
+
+
+def shorten(text: str, limit: int) -> str:
+    """`text` in about `limit` characters: of a longer one its beginning and its end."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... ({len(text) - 2 * half} characters left out) ...\n{text[-half:]}"
 
 
 def key_code(key: str) -> str:

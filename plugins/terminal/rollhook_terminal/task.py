@@ -28,6 +28,7 @@ class Task:
     """One task. agent_timeout_s: of all its commands together; verifier_timeout_s: of test.sh.
 
     files: the agent's starting state, a tar to be unpacked at /. tests, solution: tars of these folders.
+    image: what has to run instead, with its files in place; None where the sandbox's own is enough.
     """
 
     name: str
@@ -39,30 +40,29 @@ class Task:
     files: bytes
     tests: bytes
     solution: bytes | None
+    image: str | None = None
 
 
-def load_task(folder: Path) -> Task:
-    """Read a task's folder; blocks. Raises TaskError."""
+def load_task(folder: Path, image: str | None = None) -> Task:
+    """Read a task's folder; blocks. image: of a task that needs one and names none. Raises TaskError."""
     try:
-        return _load(folder)
+        return _load(folder, image)
     except NeedsImage as error:
         raise TaskError(
-            f"task {folder.name} needs a container image: {error}; this run's sandbox has none: use a "
-            "task whose Dockerfile only copies files, or a sandbox plugin with images"
+            f"task {folder.name} needs a container image: {error}; build one, name it as `image` of terminal "
+            "in settings, and set `sandbox` to a backend that has images"
         ) from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, ValueError) as error:
         raise TaskError(f"task {folder.name}: {error}") from error
 
 
-def _load(folder: Path) -> Task:
+def _load(folder: Path, image: str | None) -> Task:
     if not (folder / "task.toml").is_file():
         raise TaskError(f"there is no {folder / 'task.toml'}")
     told = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
     if "steps" in told:
         raise TaskError("it has several steps, which are not supported")
-    if image := told.get("environment", {}).get("docker_image"):
-        raise NeedsImage(f"its task.toml names {image}")
-    setup = _setup(folder / "environment", told)
+    setup, image = _world(folder, told, image)
     if not (folder / "tests" / "test.sh").is_file():
         raise TaskError("it has no tests/test.sh")
     return Task(
@@ -75,16 +75,31 @@ def _load(folder: Path) -> Task:
         files=_starting_files(folder / "environment", setup),
         tests=pack(folder / "tests"),
         solution=pack(folder / "solution") if (folder / "solution").is_dir() else None,
+        image=image,
     )
 
 
-def _setup(environment: Path, told: dict[str, Any]) -> Setup:
+def _world(folder: Path, told: dict[str, Any], image: str | None) -> tuple[Setup, str | None]:
+    """What is done before the agent starts, and the image where that takes one: the task's, else `image`."""
+    environment = told.get("environment", {})
     for name in ("docker-compose.yaml", "docker-compose.yml", "compose.yaml"):
-        if (environment / name).exists():
-            raise NeedsImage(f"it has environment/{name}")
+        if (folder / "environment" / name).exists():
+            raise TaskError(f"it has environment/{name}: tasks of several containers are not supported")
+    of_image = Setup(environment.get("workdir"), (), {})
+    if named := environment.get("docker_image"):
+        return of_image, str(named)
+    try:
+        return _setup(folder / "environment", told), None
+    except NeedsImage:
+        if image is None:
+            raise
+        return of_image, image.replace("{task}", folder.name)
+
+
+def _setup(environment: Path, told: dict[str, Any]) -> Setup:
     dockerfile = environment / "Dockerfile"
     setup = read_dockerfile(dockerfile.read_text(encoding="utf-8")) if dockerfile.exists() else Setup()
-    workdir = told.get("environment", {}).get("workdir") or setup.workdir
+    workdir = str(told.get("environment", {}).get("workdir") or setup.workdir)
     for taken in TAKEN:
         if workdir == "/" or PurePosixPath(workdir).is_relative_to(taken):
             raise TaskError(f"its working folder is {workdir}, which the sandbox needs itself")

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollhook import NoConfig, Rollout, ToolResult
 from rollhook_terminal.session import Session
-from rollhook_terminal.shell import KEYS, Busy, Ran
+from rollhook_terminal.shell import KEYS, Busy, Ran, shorten
 
 NO_TIME = "Error: the time for commands is used up; answer without calling a tool."
 BUSY = "Error: a program runs in the terminal. Send keys to it, or end it with the key C-c."
@@ -104,10 +104,7 @@ class ReadScreen(_Tool):
 
 def tell(ran: Ran, limit: int) -> str:
     """A command's end as the model reads it."""
-    output = ran.output
-    if len(output) > limit:
-        half = limit // 2
-        output = f"{output[:half]}\n... ({len(output) - 2 * half} characters left out) ...\n{output[-half:]}"
+    output = shorten(ran.output, limit)
     ending = f"[exit code {ran.exit_code}]"
     if ran.stopped == "time":
         ending = "[stopped: it did not end in its time]"

@@ -40,8 +40,10 @@ async def rollout(runtime: Runtime) -> AsyncIterator[Any]:
     """What items of one rollout are given, as far as they need it here."""
     async with AsyncExitStack() as stack:
 
-        async def sandbox(*, packages: Sequence[str] = ()) -> Sandbox:
+        async def sandbox(*, packages: Sequence[str] = (), image: str | None = None) -> Sandbox:
             made = await runtime.sandbox(packages=packages)
+            if image is not None:  # what one with images does, which there is none of here
+                await made.write_file("given", image.encode())
             stack.push_async_callback(made.close)
             return made
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import shutil
+import uuid
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -116,6 +120,42 @@ async def test_a_row_chooses_a_task_but_not_the_folder(qwen3_tokenizer: Any) -> 
     messages = [sample.metadata["rollhook_result"]["error"]["message"] for sample in (absent, folder)]
     assert "there is no task 'nope'" in messages[0]
     assert 'a row may not set "tasks" of terminal/terminal (it holds a path)' in messages[1]
+
+
+def marked(number: str) -> list[str]:
+    """Processes of this machine whose command line has `number`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and number.encode() in (folder / "cmdline").read_bytes():
+                found.append(folder.name)
+    return found
+
+
+async def test_a_cancelled_rollout_leaves_no_process(qwen3_tokenizer: Any) -> None:
+    number = str(uuid.uuid4().int % 10**9 + 10**9)
+    command = f"trap '' INT TERM HUP; setsid sleep {number} & sleep {number}"
+    task = asyncio.create_task(rollout(qwen3_tokenizer, [call("bash", command=command)]))
+    async with asyncio.timeout(60):
+        while len(marked(number)) < 2:
+            await asyncio.sleep(0.02)
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert marked(number) == []
+
+
+async def test_an_image_without_a_backend_for_it_is_said(qwen3_tokenizer: Any, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "tasks" / "sum-sales", tmp_path / "t")
+    (tmp_path / "t" / "task.toml").write_text("[environment]\ndocker_image = 'ghcr.io/x/y'")
+    spec = {"environment": {"name": "terminal", "task": "t"}}
+    sample, _ = await rollout(qwen3_tokenizer, [], spec, settings={"terminal": {"tasks": str(tmp_path)}})
+
+    message = sample.metadata["rollhook_result"]["error"]["message"]
+    assert (
+        "the container image ghcr.io/x/y is needed, and the sandbox backend rollhook/bubblewrap has"
+        in message
+    )
 
 
 async def test_the_example_rows_name_the_example_tasks(qwen3_tokenizer: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 from rollhook import NoConfig, View
 from rollhook_terminal.environment import Grader
 from rollhook_terminal.session import NO_WORK, Grade, Session
+from rollhook_terminal.shell import Ran
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TASKS = Path(__file__).parents[1] / "examples" / "tasks"
@@ -120,6 +121,19 @@ async def test_the_agent_sees_neither_tests_nor_solution_nor_history(make_sessio
     assert found.exit_code == 2
 
 
+async def test_a_fix_cannot_be_installed(make_session: MakeSession) -> None:
+    session = await make_session("sum-sales")
+    script = (
+        "import socket\nfor host in ('pypi.org', '1.1.1.1'):\n"
+        "    try: socket.create_connection((host, 443), 3); print('REACHED')\n"
+        "    except OSError as error: print(type(error).__name__)"
+    )
+    ran = await session.run(f'python3 -c "{script}"; python3 -m pip install six', 30)
+
+    assert "REACHED" not in ran.output
+    assert ran.exit_code == 1
+
+
 def marked(number: str) -> Iterator[int]:
     for folder in Path("/proc").iterdir():
         try:
@@ -132,8 +146,10 @@ def marked(number: str) -> Iterator[int]:
 async def test_no_process_of_the_agent_lives_when_its_work_is_tested(make_session: MakeSession) -> None:
     number = str(uuid.uuid4().int % 10**9 + 10**9)
     session = await make_session("sum-sales")
-    await session.run(f"setsid sleep {number} & nohup sleep {number} & sleep 0.1", 30)
-    assert len(list(marked(number))) == 2
+    await session.run(f"setsid sleep {number} & nohup sleep {number} &", 30)
+    async with asyncio.timeout(20):
+        while len(list(marked(number))) < 2:
+            await asyncio.sleep(0.02)
     await session.grade()
 
     assert list(marked(number)) == []
@@ -220,6 +236,18 @@ async def test_a_folder_that_is_gone_says_so(make_session: MakeSession) -> None:
     await session.run("cd /; rm -rf /app", 30)
 
     assert (await session.grade()).output == NO_WORK
+
+
+async def test_a_task_with_an_image_runs_in_it_and_is_tested_in_it(
+    make_session: MakeSession, tmp_path: Path
+) -> None:
+    toml = "[environment]\ndocker_image = 'ghcr.io/x/y'"
+    test_sh = "cp given done /logs; ls > /logs/all; [ $(cat done) = 7 ] && echo 1 > /logs/verifier/reward.txt"
+    session = await make_session("t", changed(tmp_path, test_sh, toml))
+
+    assert await session.run("pwd; ls; cat given", 30) == Ran("/app\ngiven\nghcr.io/x/y", 0)
+    await session.run("echo 7 > done", 30)
+    assert (await session.grade()).reward == 1.0
 
 
 async def test_only_a_live_rollout_can_be_scored(rollout: Any) -> None:

@@ -85,17 +85,36 @@ def test_what_needs_an_image_is_named_by_its_line(line: str, why: str) -> None:
 
 
 def test_a_task_that_needs_an_image_says_so_and_what_to_do(tmp_path: Path) -> None:
-    image = task_of(tmp_path / "big", toml="[environment]\ndocker_image = 'ghcr.io/x/y'")
-    compose = task_of(tmp_path / "net", **{"docker-compose.yaml": ""})
+    folder = task_of(tmp_path / "big", "FROM debian\nRUN apt-get install gcc")
+
+    with pytest.raises(TaskError) as raised:
+        load_task(folder)
+    assert str(raised.value) == (
+        "task big needs a container image: line 2 of its Dockerfile is RUN; build one, name it as `image` of "
+        "terminal in settings, and set `sandbox` to a backend that has images"
+    )
+
+
+def test_the_image_is_the_tasks_own_or_the_runs(tmp_path: Path) -> None:
+    named = task_of(tmp_path / "named", toml="[environment]\ndocker_image = 'ghcr.io/x/y'\nworkdir = '/w'")
+    needs = task_of(tmp_path / "needs", "FROM debian\nRUN true")
+    plain = task_of(tmp_path / "plain")
+
+    loaded = [load_task(folder, "mine/{task}:1") for folder in (named, needs, plain)]
+    assert [(task.image, task.setup.workdir) for task in loaded] == [
+        ("ghcr.io/x/y", "/w"),
+        ("mine/needs:1", None),
+        (None, "/app"),
+    ]
+
+
+def test_several_containers_are_refused(tmp_path: Path) -> None:
+    folder = task_of(tmp_path / "net", **{"docker-compose.yaml": ""})
 
     with pytest.raises(
-        TaskError, match=r"task big needs a container image: its task.toml names ghcr.io/x/y; this run's"
+        TaskError, match=r"task net: it has environment/docker-compose.yaml: tasks of several"
     ):
-        load_task(image)
-    with pytest.raises(
-        TaskError, match=r"task net needs a container image: it has environment/docker-compose.yaml"
-    ):
-        load_task(compose)
+        load_task(folder, "image")
 
 
 def test_neither_history_nor_the_dockerfile_goes_to_the_agent(tmp_path: Path) -> None:
