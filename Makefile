@@ -55,7 +55,7 @@ setup: $(READY)
 system:
 	scripts/system-packages.sh
 
-$(READY): pyproject.toml $(addsuffix /pyproject.toml,$(PLUGIN_DIRS)) Makefile
+$(READY): pyproject.toml $(addsuffix /pyproject.toml,$(PLUGIN_DIRS)) examples/requirements.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e ".[dev,embedded]" $(patsubst %,-e "./%[testing]",$(PLUGIN_DIRS)) \

@@ -66,11 +66,13 @@ class RoleConfig(BaseModel):
         *,
         tools: Sequence[Tool] | None = None,
         own_tools: Sequence[Tool] = (),
+        stop: Sequence[str] | None = None,
     ) -> Agent:
         """A new agent of this kind, called `role`.
 
         tools: the topology's choice where the configuration has none; None means the row's.
-        own_tools: tools of the topology, which it always has. Raises ValueError for a tool the row lacks.
+        own_tools: tools of the topology, which it always has. stop: as in `Rollout.agent`. Raises ValueError
+        for a tool the row lacks.
         """
         trained = self.model is None if self.trained is None else self.trained
         chosen = list(rollout.tools if tools is None else tools)
@@ -88,6 +90,7 @@ class RoleConfig(BaseModel):
             tools=[*chosen, *own_tools],
             model=self.model,
             sampling=self.sampling.model_dump(exclude_none=True),
+            stop=stop,
             trained=trained,
             max_turns=self.max_turns,
             max_new_tokens=self.max_new_tokens,

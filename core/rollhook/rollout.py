@@ -38,6 +38,7 @@ from rollhook.protocols import (
     GroupVerifier,
     Message,
     Outcome,
+    Said,
     Sandbox,
     Score,
     Tool,
@@ -150,6 +151,7 @@ class LiveRollout:
         tools: Sequence[Tool] | None = None,
         model: str | None = None,
         sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] | None = None,
         trained: bool = True,
         max_turns: int | None = None,
         max_new_tokens: int | None = None,
@@ -159,7 +161,7 @@ class LiveRollout:
         if any(agent.role == role for agent in self.agents):
             raise TopologyError(f"{self.owner}: the role {role!r} is taken; give every agent its own")
         served = self._served(role, model, trained=trained)
-        self._check_sampling(role, sampling or {}, trained=trained)
+        self._check_sampling(role, sampling or {}, trained=trained and not self.evaluation)
         held = self.tools if tools is None else [self._hold(tool) for tool in tools]
         by_name = {tool.name: tool for tool in held}
         if len(by_name) < len(held):
@@ -177,7 +179,7 @@ class LiveRollout:
             engine=self._engine(served, trained=trained),
             parser=partial(self.runtime.parser, schemas, self._call_ids(role)),
             tools=by_name,
-            sampling=_with_stop({**self.sampling, **(sampling or {})}, self.stop),
+            sampling=_with_stop({**self.sampling, **(sampling or {})}, self.stop if stop is None else stop),
             seed=self._turn_seed if self.runtime.config.seed is not None else None,
             limits=TurnLimits(
                 self.limits.max_turns if max_turns is None else min(self.limits.max_turns, max_turns),
@@ -202,7 +204,8 @@ class LiveRollout:
         inner = None if self.choice is None else self.choice.named.get(field)
         if inner is None:
             raise TopologyError(f"{self.owner}: {field!r} of its configuration names no topology")
-        self.owner, self.choice, self.before_turn = inner.name, inner, before_turn
+        self.owner, self.choice = inner.name, inner
+        self.before_turn = _in_turn(before_turn, self.before_turn)
         try:
             made = await self.runtime.create(inner, Topology, self)
             return await OpenTopology(inner.name, made).run(self)
@@ -285,10 +288,13 @@ class LiveRollout:
         )
 
     def parts(self, limit: str | None = None) -> list[Part]:
-        """Every segment sampled so far. limit: what ended the whole rollout early, None when nothing did."""
+        """Every segment sampled so far, those of agents that train first.
+
+        limit: what ended the whole rollout early, None when nothing did.
+        """
         return [
             Part(segment, _status(agent, segment, limit), _response(agent, segment))
-            for agent in self.agents
+            for agent in sorted(self.agents, key=lambda agent: not agent.trained)
             for segment in agent.ledger.segments()
         ]
 
@@ -364,12 +370,23 @@ def _response(agent: LiveAgent, segment: Segment) -> str:
     return agent.ledger.renderer.decode(segment.tokens[segment.prompt_length :])
 
 
+def _in_turn(inner: BeforeTurn | None, outer: BeforeTurn | None) -> BeforeTurn | None:
+    """Both, where topologies inside each other have one each: what the inner one says goes to the outer."""
+    if inner is None or outer is None:
+        return inner or outer
+
+    async def both(agent: Agent, said: Said) -> Said:
+        return await outer(agent, await inner(agent, said))
+
+    return both
+
+
 def _least(limit: int | None, budget: int | None) -> int | None:
     return min((each for each in (limit, budget) if each is not None), default=None)
 
 
 def _with_stop(sampling: dict[str, Any], stop: Sequence[str]) -> dict[str, Any]:
-    """`sampling` with the environment's stop strings beside its own."""
+    """`sampling` with `stop` beside its own stop strings."""
     own = sampling.get("stop") or []
     merged = [*([own] if isinstance(own, str) else own), *stop]
     return {**sampling, "stop": list(dict.fromkeys(merged))} if merged else sampling

@@ -283,3 +283,25 @@ def test_the_record_says_how_the_run_was_made(tmp_path: Path, rollhook: Rollhook
 @pytest.mark.parametrize("arguments", [("run",), ("run", "none.jsonl", "--out", "out"), ("nonsense",)])
 def test_bad_usage_exits_with_2(rollhook: Rollhook, arguments: tuple[str, ...]) -> None:
     assert rollhook(*arguments).exit_code == 2
+
+
+def test_what_failed_runs_again_only_when_it_is_asked_for(
+    tmp_path: Path, rollhook: Rollhook, serve: ServeScript
+) -> None:
+    data, out = sums(tmp_path / "sums.jsonl", 2), tmp_path / "out"
+    broken = serve({"What is 0+0?": "0", "What is": Reply("2", fault=Fault.missing_logprobs())})
+    mended = serve({"What is 1+1?": "It is 2"})
+
+    first = rollhook("run", data, "--engine", broken.url, "--out", out)
+    same = rollhook("run", data, "--engine", mended.url, "--out", out)
+    beyond = rollhook("run", data, "--engine", mended.url, "--out", out, "--limit", 1, "--retry-failed")
+    retried = rollhook("run", data, "--engine", mended.url, "--out", out, "--retry-failed")
+
+    assert [r.exit_code for r in (first, same, beyond, retried)] == [0, 0, 0, 0]
+    for told in (same, beyond):
+        assert "failed         1 (engine 1)\n" in told.stdout
+    assert "1 rollouts are in" in retried.stderr
+    assert [len(mended.requests), [r.samples[0].reward for r in read_rollouts(out, by_index=True)]] == [
+        1,
+        [1.0, 1.0],
+    ]

@@ -1,4 +1,4 @@
-"""The example runs as the README says, with the real small model."""
+"""The examples run as their README says, with the real small model."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
+import yaml
+
+from rollhook import Plugins
+from tests.e2e.conftest import Rollhook
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "multi_agent"
 
 
 def test_the_multi_agent_example_ends_with_its_figures_and_what_to_try_next(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "multi_agent" / "run.py")]
+    command = [sys.executable, str(EXAMPLE / "run.py")]
     options = ["--out", str(tmp_path), "--problems", "1", "--samples-per-prompt", "1"]
     ran = subprocess.run([*command, *options], capture_output=True, text=True, timeout=170, check=False)
 
@@ -40,3 +46,40 @@ def test_the_multi_agent_example_ends_with_its_figures_and_what_to_try_next(tmp_
         "export",
         "serve",
     ]
+
+
+def riddles(out: Path) -> Path:
+    data = out / "riddles.jsonl"
+    command = [sys.executable, str(EXAMPLE / "make_data.py"), str(data), "--problems", "1", "--unnamed"]
+    subprocess.run(command, check=True, timeout=60)
+    return data
+
+
+@pytest.mark.parametrize("variant", sorted(path.name for path in (EXAMPLE / "variants").glob("*.yaml")))
+def test_every_variant_runs_on_the_riddles(variant: str, tmp_path: Path, rollhook: Rollhook) -> None:
+    checked = rollhook("check", riddles(tmp_path), "--config", EXAMPLE / "variants" / variant)
+
+    assert (checked.exit_code, checked.output) == (0, "1 rows, no problems\n")
+
+
+def test_there_is_a_variant_for_each_shipped_topology() -> None:
+    named = [
+        yaml.safe_load(path.read_text())["default"]["topology"] for path in EXAMPLE.glob("variants/*.yaml")
+    ]
+    plugins = Plugins()
+    shipped = {f"topologies/{name}" for name in plugins.load("topologies").topologies}
+
+    assert {use if isinstance(use, str) else use["name"] for use in named} == shipped | {"single", "debate"}
+
+
+def test_the_comparison_ends_with_a_table_and_leaves_a_picture_of_each_run(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLE / "compare.py"), "--out", str(tmp_path)]
+    options = ["--problems", "1", "--samples-per-prompt", "1", "--only", "self-play"]
+    ran = subprocess.run([*command, *options], capture_output=True, text=True, timeout=170, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    rows = [line.split("│")[1:-1] for line in ran.stdout.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["single", "self-play"]
+    assert [row[1].strip() for row in rows] == ["0", "0"]
+    for name in ("single", "self-play"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")

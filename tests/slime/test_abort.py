@@ -141,6 +141,60 @@ async def test_a_topology_that_ignores_its_interrupted_turn_is_aborted_all_the_s
     assert sampled_text(qwen3_tokenizer, sample) == "one two"
 
 
+async def test_a_turn_given_back_is_kept_although_the_abort_was_lifted_meanwhile(
+    qwen3_tokenizer: Any,
+) -> None:
+    script = [CALL, Reply("one two three four", fault=Fault.hang(after_tokens=2)), Reply("more")]
+    async with holding(qwen3_tokenizer, script, Holder()) as (runtime, engine):
+        async with begun(runtime, row()) as task:
+            while len(engine.requests) < 2 or engine.in_flight == 0:
+                await asyncio.sleep(0.01)
+            aborting = asyncio.create_task(runtime.abort())
+            await asyncio.sleep(0)
+            runtime.lift_abort()
+            await aborting
+        [sample] = task.result()
+
+    assert (sample.status, len(engine.requests)) == (Status.ABORTED, 2)
+    assert sampled_text(qwen3_tokenizer, sample) == f"{CALL}<|im_end|>one two"
+
+
+async def test_an_abort_while_rollouts_wait_for_what_they_share_ends_only_them(qwen3_tokenizer: Any) -> None:
+    holder = Holder()
+    async with holding(qwen3_tokenizer, TURNS, holder) as (runtime, _), asyncio.timeout(20):
+        tasks = [asyncio.create_task(run_rollout(runtime, row(i, tools="open"), {})) for i in range(2)]
+        await holder.reached.wait()
+        await runtime.abort()
+        aborted = [sample for task in tasks for sample in await task]
+        runtime.lift_abort()
+        holder.let_go.set()
+        [late] = await run_rollout(runtime, row(tools="open"), {})
+
+    assert [sample.status for sample in aborted] == [Status.ABORTED] * 2
+    assert late.status is Status.COMPLETED
+
+
+async def test_one_runtimes_abort_leaves_anothers_turns_on_the_same_engine(smollm2_tokenizer: Any) -> None:
+    half = Reply("one two three", fault=Fault.hang(after_tokens=1))
+    async with ScriptedEngine(smollm2_tokenizer, [half, Reply("It is 4.", delay_s=2)]) as engine:
+        config = rollhook.RunConfig(engine=engine.url, default="single")
+        async with (
+            Runtime(config, tokenizer=smollm2_tokenizer) as one,
+            Runtime(config, tokenizer=smollm2_tokenizer) as other,
+        ):
+            tasks = []
+            for runtime in (one, other):
+                tasks.append(asyncio.create_task(run_rollout(runtime, Sample(index=1, prompt="2+2?"), {})))
+                async with asyncio.timeout(20):
+                    while engine.in_flight < len(tasks):
+                        await asyncio.sleep(0.01)
+            await one.abort()
+            [[aborted], [whole]] = await asyncio.gather(*tasks)
+
+    assert (aborted.status, aborted.response) == (Status.ABORTED, "one")
+    assert (whole.status, whole.response) == (Status.COMPLETED, "It is 4.")
+
+
 async def test_what_begins_under_an_abort_is_aborted_at_once_until_it_is_lifted(qwen3_tokenizer: Any) -> None:
     async with holding(qwen3_tokenizer, TURNS, Holder()) as (runtime, engine):
         await runtime.abort()
@@ -252,6 +306,60 @@ async def test_slimes_own_abort_is_seen_and_its_reset_lifts_it(
 
     assert [s.status for s in (aborted, at_once, good)] == [Status.ABORTED, Status.ABORTED, Status.COMPLETED]
     assert (sampled_text(smollm2_tokenizer, aborted), at_once.tokens) == ("one", [0, 0])
+
+
+async def test_an_abort_while_the_first_call_still_opens_waits_for_nothing(
+    smollm2_tokenizer: Any, slime_state: type[Any]
+) -> None:
+    """The engine answers its first question late; what was being opened serves the next call."""
+
+    class Slow(ScriptedEngine):
+        asked, let_go = asyncio.Event(), asyncio.Event()
+
+        async def _info(self, http: Any) -> Any:
+            self.asked.set()
+            await self.let_go.wait()
+            return await super()._info(http)
+
+    kept = Sample(index=2, prompt="2+2?", status=Status.ABORTED, response_length=1)
+    kept.tokens, kept.loss_mask, kept.rollout_log_probs = [1, 2], [1], [-0.5]
+    turn = {"start": 1, "length": 1, "finish_reason": "abort", "matched": None, "request_id": "r"}
+    counts = {"weight_versions": [], "prompt_tokens": 1, "cached_tokens": 0, "spec": {}}
+    kept.metadata["rollhook_result"] = {
+        "unfinished": [{**turn, **counts}],
+        "clock": "2026-01-01T00:00:00+00:00",
+    }
+    async with Slow(smollm2_tokenizer, lambda request: "4") as engine, asyncio.timeout(20):
+        args = Namespace(
+            rollhook={
+                "engine": engine.url,
+                "default": "single",
+                "return_shape": "sample",
+                "partial_rollout": True,
+            },
+        )
+        state = slime_state(args)
+        calls = [
+            asyncio.create_task(rollhook.generate(args, sample, {}))
+            for sample in (Sample(index=1, prompt="2+2?"), kept)
+        ]
+        scoring = asyncio.create_task(rollhook.reward(args, [Sample(index=3, reward=0.5), Sample(index=4)]))
+        await engine.asked.wait()
+        state.aborted = True
+        empty, again = await asyncio.gather(*calls)
+        rewards = await scoring
+        state.aborted = False
+        engine.let_go.set()
+        good = await rollhook.generate(args, Sample(index=1, prompt="2+2?"), {})
+        await close_runtimes()
+
+    assert isinstance(empty, Sample)
+    assert isinstance(again, Sample)
+    assert isinstance(good, Sample)
+    assert [s.status for s in (empty, again, good)] == [Status.ABORTED, Status.ABORTED, Status.COMPLETED]
+    assert (empty.tokens, empty.reward, empty.rollout_id) == ([0, 0], 0.0, 1)
+    assert (again.tokens, again.loss_mask, again.reward) == ([1, 2], [1], 0.0)
+    assert rewards == [0.5, 0.0]
 
 
 async def test_a_state_that_slime_has_not_made_is_not_made_for_it(

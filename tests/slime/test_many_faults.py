@@ -102,6 +102,7 @@ def trained(samples: Sequence[Any]) -> Counter[tuple[int, float]]:
 async def test_every_call_of_generate_and_reward_returns_what_the_row_came_to_or_was_cancelled(
     qwen3_tokenizer: Any, section: dict[str, Any]
 ) -> None:
+    section["verifier_timeout_s"] = 25.0  # the first answer that retool scores starts a process
     here = {make: most for make, (most, program) in PROGRAMS.items() if shutil.which(program)}
     cases = plan(1, count=COUNT, heavy=here)
     model = Model(cases, qwen3_tokenizer)

@@ -16,7 +16,7 @@ from rollhook import RunConfig, Runtime, Sample, Status, run_rollout
 from rollhook.sample import certify
 from rollhook.testing import Fault, Reply, ScriptedEngine
 from tests.slime.holding import Holder, holding, row
-from tests.unit.worlds import plugins
+from tests.unit.worlds import plugins, running
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
 LAYERS, EACH = 2, 3
@@ -249,3 +249,103 @@ async def test_every_fork_has_its_own_slice(qwen3_tokenizer: Any) -> None:
         response = sample.tokens[-sample.response_length :]
         assert [kept[0] for kept in sets_in(sample)] == response
         assert sample.rollout_routed_experts.shape == (len(sample.tokens) - 1, LAYERS, EACH)
+
+
+async def test_turns_in_parts_and_a_call_cut_in_two_stay_aligned_with_what_is_replayed(
+    qwen3_tokenizer: Any,
+) -> None:
+    """Turns that somebody else's aborts cut: the tool is called once, with the whole call."""
+    half = len(CALL) // 2
+    parts = iter([(CALL[:half], True), (CALL[half:], False), ("It is", True), (" 4.", False)])
+
+    def reply(request: Any) -> Reply:
+        text, cut = next(parts)
+        ids = ids_of(qwen3_tokenizer, text)[: -1 if cut else None]
+        meta = {**sets_of(ids), **experts_of(len(request.input_ids) + len(ids))}
+        return Reply(text, meta=meta, finish="abort") if cut else Reply(text, meta=meta)
+
+    async with holding(qwen3_tokenizer, reply, Holder(), **REPLAY) as (runtime, engine):
+        [sample] = await run_rollout(runtime, row(), {})
+
+    assert (sample.status, sample.reward, len(engine.requests)) == (Status.COMPLETED, 1.0, 4)
+    response = sample.tokens[-sample.response_length :]
+    for bit, token, kept in zip(sample.loss_mask or [], response, sets_in(sample), strict=True):
+        assert kept[:1] == [token] * bit
+    experts = sample.rollout_routed_experts
+    assert experts.reshape(-1).tolist() == list(range((len(sample.tokens) - 1) * LAYERS * EACH))
+    sampled = [token for turn in engine.sampled for token in turn.token_ids]
+    assert [t for t, bit in zip(response, sample.loss_mask or [], strict=True) if bit] == sampled
+
+
+async def test_a_judge_of_another_model_is_not_asked_for_what_nobody_replays(
+    smollm2_tokenizer: Any, qwen3_tokenizer: Any
+) -> None:
+    sample = Sample(index=1, prompt="q", label="4")
+    sample.metadata = {"rollhook": {"topology": "w/judged", "verifier": "number"}}
+    async with (
+        ScriptedEngine(qwen3_tokenizer, ["yes, 4"]) as judge,
+        running(
+            smollm2_tokenizer,
+            saying(smollm2_tokenizer, ["four"]),
+            models={"judge": judge.url},
+            **REPLAY,
+        ) as (runtime, _),
+    ):
+        [made] = await run_rollout(runtime, sample, {})
+
+    assert (made.status, made.response) == (Status.COMPLETED, "four")
+    [request] = judge.requests
+    assert "custom_params" not in request.sampling
+    assert "return_routed_experts" not in request.body
+
+
+async def test_an_abort_gives_back_what_trains_and_not_what_a_judge_had_said(
+    smollm2_tokenizer: Any, qwen3_tokenizer: Any
+) -> None:
+    sample = Sample(index=1, prompt="q", label="4")
+    sample.metadata = {"rollhook": {"topology": "w/judged", "verifier": "number"}}
+    hanging = Reply("yes, 4", fault=Fault.hang(after_tokens=1))
+    async with (
+        ScriptedEngine(qwen3_tokenizer, [hanging]) as judge,
+        running(smollm2_tokenizer, ["four"], models={"judge": judge.url}) as (runtime, _),
+        asyncio.timeout(20),
+    ):
+        task = asyncio.create_task(run_rollout(runtime, sample, {}))
+        while judge.in_flight == 0:
+            await asyncio.sleep(0.01)
+        await runtime.abort()
+        [made] = await task
+
+    assert (made.status, made.response, made.loss_mask) == (Status.ABORTED, "four", [1, 1])
+
+
+async def test_kept_turns_are_replayed_with_their_sets_and_experts(qwen3_tokenizer: Any) -> None:
+    begun = ids_of(qwen3_tokenizer, "one two")[:-1]
+
+    def reply(request: Any) -> Reply:
+        text = [CALL, "one two three", " three"][request.turn]
+        ids = begun if request.turn == 1 else ids_of(qwen3_tokenizer, text)
+        meta = {**sets_of(ids), **experts_of(len(request.input_ids) + len(ids))}
+        return Reply(text, meta=meta, fault=Fault.hang(after_tokens=2) if request.turn == 1 else None)
+
+    partial = {**REPLAY, "return_shape": "sample", "partial_rollout": True}
+    sample = row()
+    sample.session_id = "s"
+    async with (
+        holding(qwen3_tokenizer, reply, Holder(), **partial) as (runtime, engine),
+        asyncio.timeout(20),
+    ):
+        task = asyncio.create_task(run_rollout(runtime, sample, {}))
+        while len(engine.requests) < 2 or engine.in_flight == 0:
+            await asyncio.sleep(0.01)
+        await runtime.abort()
+        [kept] = await task
+        runtime.lift_abort()
+        [made] = await run_rollout(runtime, kept, {})
+
+    assert len(engine.requests) == 3
+    response = made.tokens[-made.response_length :]
+    for bit, token, sets in zip(made.loss_mask or [], response, sets_in(made), strict=True):
+        assert sets[:1] == [token] * bit
+    experts = made.rollout_routed_experts
+    assert experts.reshape(-1).tolist() == list(range((len(made.tokens) - 1) * LAYERS * EACH))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -50,6 +51,14 @@ async def test_cancellation_passes_through() -> None:
     with pytest.raises(asyncio.CancelledError):
         async with boundary(TopologyError, "debate/debate"):
             raise asyncio.CancelledError
+
+
+async def test_a_plugin_that_exits_fails_alone() -> None:
+    with pytest.raises(ToolError, match="shell/run: SystemExit: 3") as caught:
+        async with boundary(ToolError, "shell/run"):
+            sys.exit(3)
+
+    assert caught.value.cause_type == "SystemExit"
 
 
 async def test_of_a_task_group_the_first_failure_counts() -> None:

@@ -6,6 +6,7 @@ whatever the order of the samples and however many siblings it has.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ from typing import Any, Literal
 
 from rollhook.credit import BY_ROLE
 from rollhook.errors import CreditError
-from rollhook.opened import as_score
 from rollhook.sample import Sample, Status, rollout_id_of
 from rollhook.siblings import result_of
 
@@ -68,8 +68,10 @@ def read_earned(
     for earned in told:
         if earned is not None:
             numbers[earned.prompt, earned.rollout, earned.role].add(earned.turn)
-    ordered = {key: sorted(turns) for key, turns in numbers.items()}
-    return [e and replace(e, turn=ordered[e.prompt, e.rollout, e.role].index(e.turn)) for e in told]
+    places = {
+        key: {number: place for place, number in enumerate(sorted(turns))} for key, turns in numbers.items()
+    }
+    return [e and replace(e, turn=places[e.prompt, e.rollout, e.role][e.turn]) for e in told]
 
 
 def _told(sample: Sample, reward_key: str | None, one_prompt: bool) -> Earned:
@@ -107,12 +109,15 @@ def reward_of(sample: Sample, reward_key: str | None) -> float:
             )
         reward = reward[reward_key]
     try:
-        return as_score(reward).value
-    except (TypeError, ValueError) as error:
+        value = math.nan if isinstance(reward, str) else float(reward)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
         raise CreditError(
             f"the reward of rollout {rollout_id_of(sample)} is {reward!r}; name a verifier in its row, or a "
             "reward function that gives a finite number"
-        ) from error
+        )
+    return value
 
 
 def grouped(told: Sequence[Earned | None], by: NormalizeBy) -> dict[Group, dict[Member, float]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -54,12 +55,16 @@ class Launch:
 
 
 class Pool:
-    """The browser of a run. places: how many contexts may be open at once."""
+    """The browser of a run. places: how many contexts may be open at once.
 
-    def __init__(self, launch: Launch) -> None:
+    temporary: a folder for the browser's own files, some of which it leaves there.
+    """
+
+    def __init__(self, launch: Launch, temporary: str) -> None:
         self.places = asyncio.Semaphore(launch.max_contexts)
         self.site = Site(miniwob_folder)
         self._launch = launch
+        self._temporary = temporary
         self._driver: Playwright | None = None
         self._starting: asyncio.Task[Browser] | None = None
 
@@ -100,6 +105,7 @@ class Pool:
                     chromium_sandbox=self._launch.sandbox,
                     proxy={"server": _NOWHERE},
                     args=list(_SWITCHES),
+                    env={**os.environ, "TMPDIR": self._temporary},
                 )
             except (Error, OSError) as error:
                 await self._stop_driver()  # it may be what is broken: the second time with a new one
@@ -140,9 +146,10 @@ async def open_world(config: BrowserConfig, run: Run) -> AsyncIterator[World]:
 @asynccontextmanager
 async def open_pool(launch: Launch) -> AsyncIterator[Pool]:
     """A pool whose browser runs: a run without a browser says so at its first rollout."""
-    pool = Pool(launch)
-    try:
-        await pool.browser()
-        yield pool
-    finally:
-        await pool.close()
+    with tempfile.TemporaryDirectory(prefix="rollhook-", ignore_cleanup_errors=True) as temporary:
+        pool = Pool(launch, temporary)
+        try:
+            await pool.browser()
+            yield pool
+        finally:
+            await pool.close()

@@ -37,19 +37,24 @@ def last_number(said: str) -> Answer | None:
 
 def last_boxed(said: str) -> Answer | None:
     r"""The content of the last complete `\boxed{...}`, nested braces included."""
-    for start in reversed([match.end() for match in _BOXED.finditer(said)]):
-        depth = 1
-        for at in range(start, len(said)):
-            depth += {"{": 1, "}": -1}.get(said[at], 0)
-            if depth == 0:
-                return _answer("".join(said[start:at].split()), rf"\boxed{{{said[start:at].strip()}}}")
-    return None
+    opened: list[re.Match[str]] = []
+    start, end = -1, -1
+    for brace in _BRACE.finditer(said):
+        if brace[0] != "}":
+            opened.append(brace)
+        elif opened and (opening := opened.pop())[0] != "{" and opening.end() > start:
+            start, end = opening.end(), brace.start()
+    content = said[start:end] if start >= 0 else ""
+    return _answer("".join(content.split()), rf"\boxed{{{content.strip()}}}")
 
 
 def last_tagged(said: str) -> Answer | None:
     """The content of the last `<answer>...</answer>`."""
-    found = _TAGGED.findall(said)
-    return _answer(_plain(found[-1]), f"<answer>{found[-1].strip()}</answer>") if found else None
+    start = said.rfind("<answer>", 0, max(said.rfind("</answer>"), 0))
+    if start < 0:
+        return None
+    content = said[start + len("<answer>") :].partition("</answer>")[0]
+    return _answer(_plain(content), f"<answer>{content.strip()}</answer>")
 
 
 def last_line(said: str) -> Answer | None:
@@ -92,7 +97,6 @@ EXTRACTORS: dict[ExtractorName, Callable[[str], Answer | None]] = {
 }
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
-_BOXED = re.compile(r"\\boxed\{")
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BRACE = re.compile(r"\\boxed\{|[{}]")
 _LABEL = re.compile(r"^\W*(?:(?:the )?(?:final )?answer\s*(?:is\b|[:=-])\s*)+", re.IGNORECASE)
 _NOT_WORD = re.compile(r"[\W_]+")

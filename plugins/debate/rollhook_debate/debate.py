@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from rollhook import Agent, Message, Outcome, Rollout, Score, Turn, settle
+from rollhook import Agent, LimitReached, Message, Outcome, Rollout, Score, Turn, settle
 from rollhook_debate.answers import EXTRACTORS, Answer, agree, majority
 from rollhook_debate.config import DebateConfig
 
@@ -33,15 +33,15 @@ class Debate:
     async def run(self, rollout: Rollout) -> Outcome:
         agents = [self.config.role("agent").agent(rollout, role) for role in self.roles]
         has_judge = self.config.decide == "judge"
-        judge = self.config.role("judge").agent(rollout, "judge", tools=[]) if has_judge else None
+        judge = self.config.role("judge").agent(rollout, "judge", tools=[], stop=()) if has_judge else None
         opening, question = self._opening(rollout.messages)
 
-        said = await _speak(rollout, agents, [opening] * len(agents))
+        said = await _speak(rollout, agents, [opening] * len(agents), [None] * len(agents))
         first = answers = [self.extract(text) for text in said]
         rounds = 1
         while rounds < self.config.rounds and not (self.config.stop_on_agreement and agree(answers)):
             told = [self._challenge(role, said, question) for role in self.roles]
-            said = await _speak(rollout, agents, told)
+            said = await _speak(rollout, agents, told, said)
             answers = [self.extract(text) for text in said]
             rounds += 1
 
@@ -84,15 +84,26 @@ class Debate:
 
 
 async def _speak(
-    rollout: Rollout, agents: Sequence[Agent], messages: Sequence[Sequence[Message]]
+    rollout: Rollout,
+    agents: Sequence[Agent],
+    messages: Sequence[Sequence[Message]],
+    before: Sequence[str | None],
 ) -> list[str]:
-    """One round: all agents at once. Returns what each said, in agent order."""
+    """One round: all agents at once. Returns what each said, in agent order. before: in the round before."""
+
+    async def say(agent: Agent, told: Sequence[Message], last: str | None) -> str:
+        """An agent that a limit cuts short stands by what it said last."""
+        try:
+            turn = await agent.loop(told, environment=rollout.environment)
+        except LimitReached:
+            if last is None:
+                raise
+            return last
+        return turn.content if last is None or not agent.truncated else last
+
     async with asyncio.TaskGroup() as group:
-        turns = [
-            group.create_task(agent.loop(told, environment=rollout.environment))
-            for agent, told in zip(agents, messages, strict=True)
-        ]
-    return [turn.result().content for turn in turns]
+        tasks = [group.create_task(say(*each)) for each in zip(agents, messages, before, strict=True)]
+    return [task.result() for task in tasks]
 
 
 async def _outcome(
@@ -103,10 +114,9 @@ async def _outcome(
     """
     decided = list(decisions.values())[-1]
     response = decided.text if decided else ""
-    judged = await rollout.verify(response)
-    if judged is None:
+    if not rollout.can_verify:
         return Outcome(response=response)
-    reward = judged if decided else Score(0.0)
+    reward = (await rollout.verify(response) if decided else None) or Score(0.0)
     values = {decided.key: reward.value} if decided else {}
     for answer in (*decisions.values(), *first):
         if answer and answer.key not in values:
@@ -119,5 +129,5 @@ async def _outcome(
 
 def _text(message: Message) -> str:
     """A message's text, also where its content is a list of parts."""
-    content = message["content"]
+    content = message.get("content") or ""
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)

@@ -30,6 +30,10 @@ from rollhook_debate.answers import EXTRACTORS, Answer, ExtractorName, agree, ma
             Answer("the lima", "<answer>the Lima!</answer>"),
         ),
         ("answer", "<answer> </answer>", None),
+        ("answer", "In <answer> I write: <answer>4</answer>", Answer("4", "<answer>4</answer>")),
+        ("answer", "<answer>4</answer>, not </answer>", Answer("4", "<answer>4</answer>")),
+        ("boxed", r"}\boxed{\boxed{4}}", Answer("4", r"\boxed{4}")),
+        ("boxed", r"\boxed{ {1} \boxed{2", None),
         ("answer", "<answer>cut", None),
         ("text", "Let me see.\nAnswer: Yes.\n\n", Answer("yes", "Yes.")),
         ("text", "The final answer is NO", Answer("no", "NO")),
@@ -41,6 +45,13 @@ from rollhook_debate.answers import EXTRACTORS, Answer, ExtractorName, agree, ma
 )
 def test_what_each_extractor_reads(extractor: ExtractorName, said: str, answer: Answer | None) -> None:
     assert answer == EXTRACTORS[extractor](said)
+
+
+@pytest.mark.parametrize(("extractor", "opening"), [("boxed", r"\boxed{"), ("answer", "<answer>")])
+def test_what_opens_again_and_again_and_never_closes_is_read_once(
+    extractor: ExtractorName, opening: str
+) -> None:
+    assert EXTRACTORS[extractor](opening * 200_000) is None  # hours, if each opening were followed to the end
 
 
 def votes(*keys: str | None) -> list[Answer | None]:

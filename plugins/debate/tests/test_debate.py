@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rollhook import Plugins, RowError, RunConfig, Runtime, Sample, Status, run_rollout
+from rollhook import (
+    Plugins,
+    RowError,
+    RunConfig,
+    Runtime,
+    Sample,
+    Status,
+    VerifierSpec,
+    View,
+    hookimpl,
+    run_rollout,
+)
 from rollhook.testing import Fault, Reply, ScriptedEngine
 from rollhook.testing.replies import ScriptedRequest
 
@@ -24,6 +36,7 @@ async def run_of(tokenizer: Any, script: Script) -> AsyncIterator[tuple[Runtime,
     async with ScriptedEngine(tokenizer, script) as engine:
         config = RunConfig(engine=engine.url, retries=0, seed=1)
         plugins = Plugins(entry_points=[ENTRY_POINT])
+        plugins.add("world", SimpleNamespace(rollhook_verifiers=rollhook_verifiers))
         async with Runtime(config, plugins=plugins, tokenizer=tokenizer) as runtime:
             yield runtime, engine
 
@@ -201,6 +214,32 @@ async def test_an_engine_that_fails_one_agent_fails_the_rollout_with_the_engines
     error = result(sample)["error"]
     assert (sample.status, sample.reward, sample.remove_sample) == (Status.FAILED, 0.0, True)
     assert (error["stage"], error["type"]) == ("engine", "EngineRejected")
+
+
+async def test_an_agent_that_a_limit_silences_stands_by_its_last_answer(smollm2_tokenizer: Any) -> None:
+    roles = {"agent": {"max_turns": 2}}
+    script = by_round(["3", "4", "4"], ["4", "4", "5"])
+    samples, engine = await debate(smollm2_tokenizer, script, rounds=4, roles=roles)
+
+    assert len(engine.requests) == 6
+    assert [(sample.reward, sample.status) for sample in samples] == [(1.0, Status.TRUNCATED)] * 3
+    assert result(samples[0])["scores"] == {"vote": 1.0, "single": pytest.approx(2 / 3)}
+
+
+class Unasked:
+    async def score(self, view: View) -> float:
+        raise AssertionError("nobody should ask")
+
+
+@hookimpl
+def rollhook_verifiers() -> list[VerifierSpec]:
+    return [VerifierSpec(name="unasked", create=lambda config, rollout: Unasked())]
+
+
+async def test_where_nobody_can_be_read_no_verifier_is_asked(smollm2_tokenizer: Any) -> None:
+    samples, _ = await debate(smollm2_tokenizer, ["no idea"] * 3, rounds=1, verifier="world/unasked")
+
+    assert [(sample.reward, sample.status) for sample in samples] == [(0.0, Status.COMPLETED)] * 3
 
 
 async def test_a_judge_decides_in_place_of_the_vote_and_shares_the_reward(smollm2_tokenizer: Any) -> None:

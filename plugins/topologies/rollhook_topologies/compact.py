@@ -70,7 +70,10 @@ class Compact:
         pending, ask = _messages(said), self.config.prompt
         continues = isinstance(said, Observation) and said.text is not None
         is_users = not continues and all(message["role"] == "user" for message in pending)
-        summary = said_by(await agent.turn(ask if is_users else with_note(pending, ask))).strip()
+        asked = Observation([{"role": "user", "content": ask}])
+        if not is_users:
+            asked = Observation(with_note(pending, ask), kind=getattr(said, "kind", None))
+        summary = said_by(await agent.turn(asked)).strip()
         agent.restart()
         note = f"Summary {number} of your work so far:\n{summary}"
         if is_users:

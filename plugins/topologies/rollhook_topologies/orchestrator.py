@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rollhook import Outcome, RolesConfig, Rollout, ToolResult, Turn, settle
+from rollhook import Agent, Outcome, RolesConfig, Rollout, ToolResult, Turn, settle
 from rollhook_topologies.wording import said_by
 
 
@@ -35,12 +35,14 @@ class Orchestrator:
     async def run(self, rollout: Rollout) -> Outcome:
         delegate = Delegate(self, prefix="subagent", depth=1)
         agent = self.config.role("orchestrator").agent(rollout, "orchestrator", own_tools=[delegate])
+        delegate.first = delegate.subagent()  # one that cannot be made fails before the first token
         turn = await agent.loop(rollout.messages, environment=rollout.environment)
         return Outcome(response=said_by(turn), scores={"subagents": float(self.started)})
 
 
 class Delegate:
-    """The tool of one agent. prefix: of the roles it starts. depth: theirs; 1 below the orchestrator."""
+    """The tool of one agent. prefix: of the roles it starts. depth: theirs; 1 below the orchestrator.
+    first: the first of them, where it is made already."""
 
     name = "delegate"
     description = (
@@ -61,6 +63,15 @@ class Delegate:
         self.prefix = prefix
         self.depth = depth
         self.numbers = count(1)
+        self.first: Agent | None = None
+
+    def subagent(self) -> Agent:
+        """A new one, which has not spoken."""
+        role = f"{self.prefix}_{next(self.numbers)}"
+        goes_on = self.depth < self.team.config.depth
+        deeper = [Delegate(self.team, prefix=role, depth=self.depth + 1)] if goes_on else []
+        kind = self.team.config.role("subagent")
+        return kind.agent(self.team.rollout, role, own_tools=deeper, stop=())
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         team = self.team
@@ -69,9 +80,7 @@ class Delegate:
                 f"Error: all {team.config.max_subagents} subagents were started.", is_error=True
             )
         team.started += 1
-        role = f"{self.prefix}_{next(self.numbers)}"
-        deeper = [Delegate(team, prefix=role, depth=self.depth + 1)] if self.depth < team.config.depth else []
-        agent = team.config.role("subagent").agent(team.rollout, role, own_tools=deeper)
+        agent, self.first = self.first or self.subagent(), None
         [turn] = await settle(agent.loop(arguments["task"]))
         if not isinstance(turn, Turn):
             return ToolResult(f"Error: the subagent failed: {turn}", is_error=True)

@@ -9,12 +9,13 @@ Reinforcement Learning" (arXiv 2506.24119).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import Literal
 
 from pydantic import Field
 
-from rollhook import Agent, LimitReached, Message, Observation, Outcome, RolesConfig, Rollout, Score
+from rollhook import Agent, LimitReached, Message, Observation, Outcome, RolesConfig, Rollout, Score, Turn
 from rollhook_topologies.wording import said_by, with_note
 
 Player = Literal["player_1", "player_2"]
@@ -23,7 +24,7 @@ PLAYERS: tuple[Player, Player] = ("player_1", "player_2")
 
 class Config(RolesConfig[Player]):
     """moves: of both players together, at most. first: who opens. forfeit: the reward, unitless, of a player
-    that reaches a limit before its move."""
+    that a limit cuts short in its move."""
 
     moves: int = Field(64, ge=1, le=1000)
     first: Literal["player_1", "player_2", "random"] = "player_1"
@@ -48,9 +49,8 @@ class SelfPlay:
 
         value, moves, last = 0.0, 0, ""
         for player, opponent in islice(cycle([players, players[::-1]]), self.config.moves):
-            try:
-                turn = await player.loop(told.pop(player.role))
-            except LimitReached:
+            turn = await _move(player, told.pop(player.role))
+            if turn is None:
                 return self._forfeited(player, last, moves)
             seen = await self.environment.step(turn)
             value, moves, last = value + (seen.reward or 0.0), moves + 1, said_by(turn)
@@ -64,6 +64,15 @@ class SelfPlay:
     def _forfeited(self, loser: Agent, last: str, moves: int) -> Outcome:
         sign = 1.0 if loser.role == PLAYERS[0] else -1.0
         return _zero_sum(Score(sign * self.config.forfeit), last, moves)
+
+
+async def _move(player: Agent, told: Sequence[Message]) -> Turn | None:
+    """What the player says last; None where a limit cuts it short."""
+    try:
+        turn = await player.loop(told)
+    except LimitReached:
+        return None
+    return None if player.truncated else turn
 
 
 def _zero_sum(first: Score, last: str, moves: int) -> Outcome:

@@ -41,11 +41,11 @@ Take it into account and answer the question again:
 
 
 class Config(RolesConfig[Literal["generator", "critic"]]):
-    """rounds: how often the answer may be refined. stop: the line with which feedback ends the refining.
-    criteria: what the feedback is to look at."""
+    """rounds: how often the answer may be refined. stop: the line with which feedback ends the refining,
+    told by its letters and digits. criteria: what the feedback is to look at."""
 
     rounds: int = Field(3, ge=1, le=16)
-    stop: str = Field("NOTHING TO CHANGE", min_length=1, max_length=100)
+    stop: str = Field("NOTHING TO CHANGE", max_length=100, pattern=r"[^\W_]")
     criteria: str = Field("Check each step and say what is wrong and how to put it right.", max_length=4000)
 
 
@@ -56,7 +56,7 @@ class SelfRefine:
 
     async def run(self, rollout: Rollout) -> Outcome:
         generator = self.config.role("generator").agent(rollout, "generator")
-        critic = self.config.role("critic").agent(rollout, "critic", tools=[])
+        critic = self.config.role("critic").agent(rollout, "critic", tools=[], stop=())
         question = question_of(rollout.messages)
         answer = first = said_by(await generator.loop(rollout.messages, environment=rollout.environment))
 
@@ -70,7 +70,7 @@ class SelfRefine:
                 break
             told = REFINE.format(feedback=said_by(feedback).strip(), question=question)
             [refined] = await settle(generator.loop(told))
-            if not isinstance(refined, Turn):
+            if not isinstance(refined, Turn) or generator.truncated:
                 break
             answer, ask = said_by(refined), AGAIN
             rounds += 1

@@ -64,7 +64,7 @@ class SolverRewriterSelector:
         config, numbers = self.config, range(1, self.config.candidates + 1)
         solvers = [config.role("solver").agent(rollout, f"solver_{n}") for n in numbers]
         rewriters = [config.role("rewriter").agent(rollout, f"rewriter_{n}") for n in numbers]
-        selector = config.role("selector").agent(rollout, "selector", tools=[])
+        selector = config.role("selector").agent(rollout, "selector", tools=[], stop=())
         question = question_of(rollout.messages)
 
         turns = await settle(*(a.loop(rollout.messages, environment=rollout.environment) for a in solvers))

@@ -9,7 +9,7 @@ from rollhook import Message, Turn
 
 def text_of(message: Message) -> str:
     """A message's text, also where its content is a list of parts."""
-    content = message["content"]
+    content = message.get("content") or ""
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 

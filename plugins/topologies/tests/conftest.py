@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rollhook import (
+    Defaults,
     EnvironmentSpec,
     Observation,
     Plugins,
@@ -47,8 +48,8 @@ class Steps:
         if "done" in turn.text:
             return Observation(done=True)
         if self.steps % 2:
-            return Observation(messages=[{"role": "user", "content": f"step {self.steps}"}])
-        return Observation(text=f" [step {self.steps}] ")
+            return Observation(messages=[{"role": "user", "content": f"step {self.steps}"}], kind="step")
+        return Observation(text=f" [step {self.steps}] ", kind="step")
 
     async def close(self) -> None:
         pass
@@ -75,7 +76,7 @@ class World:
 
     @hookimpl
     def rollhook_environments(self) -> list[EnvironmentSpec]:
-        return [EnvironmentSpec(name="steps", create=Steps)]
+        return [EnvironmentSpec(name="steps", create=Steps, defaults=Defaults(stop="</step>"))]
 
     @hookimpl
     def rollhook_tools(self) -> list[ToolSpec]:

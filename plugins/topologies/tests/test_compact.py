@@ -77,6 +77,7 @@ async def test_text_for_an_open_turn_is_summed_up_in_the_old_conversation(
         ("wipe", f"a|{LONG}|a summary|"),
         ("final", "done: 4|"),
     ]
+    assert [span["kind"] for span in played.result()["spans"]].count("step") == 2
 
 
 async def test_in_a_tool_loop_the_results_are_summed_up_too(qwen3_tokenizer: Any, player: Any) -> None:
@@ -138,6 +139,14 @@ async def test_agents_that_a_tool_makes_are_compacted_too(qwen3_tokenizer: Any, 
         ("subagent_1", "final", 1.0),
     ]
     assert played.trained_tokens == played.sampled_tokens
+
+
+async def test_inside_another_both_sum_up(smollm2_tokenizer: Any, player: Any) -> None:
+    inner = {"name": NAME, "at_tokens": 10_000}
+    row = {"name": NAME, "at_tokens": 60, "topology": inner}
+    played = await player.play(smollm2_tokenizer, script(LONG, "done: 4"), row, environment="world/steps")
+
+    assert [told.kind for told in played.told] == ["wipe", "final"]
 
 
 async def test_an_agent_sums_up_no_more_often_than_it_may(smollm2_tokenizer: Any, player: Any) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from rollhook import Sample, run_rollout
 from rollhook.testing import Fault, Reply
 from rollhook.testing.replies import ScriptedRequest
@@ -128,6 +130,24 @@ async def test_a_rollout_starts_no_more_subagents_than_it_may(qwen3_tokenizer: A
     played = await player.play(qwen3_tokenizer, lines, {"name": NAME, "max_subagents": 2})
 
     assert results(played.engine.requests[-1]) == ["ok", "ok", "Error: all 2 subagents were started."]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    ("subagent", "message"),
+    [
+        ({"tools": ["nope"]}, "role 'subagent_1' may call nope"),
+        ({"sampling": {"temperature": 0.2}}, "agent 'subagent_1' trains"),
+    ],
+)
+async def test_subagents_that_cannot_be_made_fail_before_the_first_token(
+    qwen3_tokenizer: Any, player: Any, depth: int, subagent: Any, message: str
+) -> None:
+    row = {"name": NAME, "depth": depth, "roles": {"subagent": subagent}}
+    played = await player.play(qwen3_tokenizer, [], row)
+
+    assert message in played.error["message"]
+    assert played.engine.requests == []
 
 
 async def test_untrained_subagents_give_no_samples(qwen3_tokenizer: Any, player: Any) -> None:

@@ -9,6 +9,8 @@ from rollhook.testing import Fault, Reply
 NAME = "topologies/self-play"
 NIM = {"environment": {"name": "topologies/nim", "sticks": 5, "most": 2}, "verifier": []}
 
+LOOK = '<tool_call>\n{"name": "look", "arguments": {"what": "sticks"}}\n</tool_call>'
+
 
 async def test_what_one_player_wins_the_other_loses(smollm2_tokenizer: Any, player: Any) -> None:
     played = await player.play(smollm2_tokenizer, ["I take 2", "2", "1"], NAME, **NIM)
@@ -54,6 +56,22 @@ async def test_a_player_that_reaches_a_limit_forfeits(smollm2_tokenizer: Any, pl
 
     assert [(told.role, told.reward) for told in played.told] == [("player_1", -2.0), ("player_2", 2.0)]
     assert [sample.status.value for sample in played.samples] == ["truncated", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("move", "budget"),
+    [("3 are left, and so I take 1", {"max_new_tokens": 2}), (LOOK, {"max_turns": 1})],
+    ids=["in its words", "in its tool calls"],
+)
+async def test_a_player_that_is_cut_short_in_its_move_has_made_none(
+    qwen3_tokenizer: Any, player: Any, move: str, budget: Any
+) -> None:
+    row = {"name": NAME, "forfeit": -2.0, "roles": {"player_2": budget}}
+    played = await player.play(qwen3_tokenizer, ["2", move], row, tools="world/look", **NIM)
+
+    assert [(told.role, told.reward) for told in played.told] == [("player_1", 2.0), ("player_2", -2.0)]
+    assert played.scores == {"moves": 1.0}
+    assert [sample.status.value for sample in played.samples] == ["completed", "truncated"]
 
 
 async def test_a_game_ends_at_the_most_moves_with_what_was_earned(

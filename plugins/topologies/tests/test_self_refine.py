@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rollhook.testing import Fault, Reply
 
 NAME = "topologies/self-refine"
+LOOK = '<tool_call>\n{"name": "look", "arguments": {"what": "it"}}\n</tool_call>'
 
 
 async def test_an_answer_is_refined_until_the_feedback_has_nothing_to_say(
@@ -65,6 +68,32 @@ async def test_a_refinement_that_reaches_a_limit_leaves_the_answer_standing(
         (1.0, "completed"),
     ]
     assert played.result()["answer"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("refined", "budget"),
+    [("I change it to 5, since", {"max_new_tokens": 6}), (LOOK, {"max_turns": 2})],
+    ids=["in its words", "in its tool calls"],
+)
+async def test_a_refinement_that_is_cut_short_leaves_the_answer_standing(
+    qwen3_tokenizer: Any, player: Any, refined: str, budget: Any
+) -> None:
+    row = {"name": NAME, "roles": {"generator": budget}}
+    played = await player.play(qwen3_tokenizer, ["4", "no", refined], row, tools="world/look")
+
+    assert (played.result()["answer"], played.scores) == ("4", {"rounds": 0.0, "first": 1.0, "final": 1.0})
+    assert [(sample.reward, sample.status.value) for sample in played.samples] == [
+        (1.0, "truncated"),
+        (1.0, "completed"),
+    ]
+
+
+async def test_a_stop_line_without_a_word_is_refused_with_the_row(
+    smollm2_tokenizer: Any, player: Any
+) -> None:
+    played = await player.play(smollm2_tokenizer, [], {"name": NAME, "stop": "###"})
+
+    assert played.error["message"].startswith("topology.stop: ")
 
 
 async def test_a_row_without_a_verifier_leaves_the_reward_to_the_run(
