@@ -8,6 +8,7 @@ processor time per turn says what the adapter takes whatever else runs.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import statistics
@@ -111,6 +112,7 @@ def _load(tokenizer: Any, ids: list[int]) -> dict[str, Measurement]:
     engine.start()
     try:
         url = url_of_engine.get(timeout=60)
+        gc.freeze()  # as `rollhook serve --adapters` does: this process is the adapter's
         prompt = tokenizer.encode("And what about the weather in city number seven?" * 2)
         measured: dict[str, Measurement] = {}
         for at_once in AT_ONCE:

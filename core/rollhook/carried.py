@@ -57,7 +57,8 @@ class SpecCounts:
 class Carried:
     """Of one turn of T sampled tokens behind a prompt of P.
 
-    untrained: how many of its first tokens do not train, having been sampled before a weight update.
+    untrained: how many of its first tokens do not train, having been sampled before a weight update or under
+        a grammar that a client demanded.
     top_p: the sets they were sampled from; experts: [P + T - 1, layers, experts a token] as int32 bytes; None
         where the run's trainer does not replay them.
     """

@@ -351,7 +351,9 @@ class SGLangClient:
                         return status == 200
                 workers = await list_workers(self._session(), self.url)
                 self._behind_gateway = bool(workers)
-                statuses = await asyncio.gather(*(self._abort_at(url, request_id) for url in workers))
+                statuses = await asyncio.gather(
+                    *(self._abort_at(worker.url, request_id) for worker in workers)
+                )
                 return 200 in statuses
         except (aiohttp.ClientError, OSError):  # OSError includes TimeoutError
             return False

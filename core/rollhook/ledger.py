@@ -22,9 +22,9 @@ from rollhook.protocols import FinishReason, Message
 from rollhook.recognition import Answers, Normalizer, Reached
 from rollhook.render import Renderer
 from rollhook.segments import Segment, make_segment
-from rollhook.spans import Span, spans_of
+from rollhook.spans import Span, spans_of, stubs
 from rollhook.turns import TokenTree, TurnId, TurnNode
-from rollhook.wellformed import check_messages, check_tools
+from rollhook.wellformed import check_messages, check_tools, text_content
 
 __all__ = ["Ledger", "Prompt", "Sampled", "Segment", "TurnId"]
 
@@ -173,7 +173,7 @@ class Ledger:
         check_tools(tools)
         if after is not None:
             prompt = self._continue(after, messages, self._answers.inputs(messages))
-            return self._named(prompt, messages, kinds) if any(kinds) else prompt
+            return self._named(after, prompt, messages, kinds) if any(kinds) else prompt
         conversation = self._answers.conversation(messages, tools)
         reached = self._answers.reach(messages, conversation)
         if reached.turn is None:
@@ -352,9 +352,21 @@ class Ledger:
             rendered=rendered,
         )
 
-    def _named(self, prompt: Prompt, messages: Sequence[Message], kinds: Sequence[str | None]) -> Prompt:
+    def _named(
+        self, turn: TurnId, prompt: Prompt, messages: Sequence[Message], kinds: Sequence[str | None]
+    ) -> Prompt:
+        """The prompt with the tokens of `messages` named; of a rewritten history none are."""
+        if prompt.parent is None:
+            return prompt
+        node, renderer = self._turns[turn], self.renderer
+        stubbed = [
+            {**message, "content": stub} for message, stub in zip(messages, stubs(len(messages)), strict=True)
+        ]
+        ids = renderer.after(node.stub, stubbed, ended_by_eot=node.end_id is not None, end_id=node.end_id).ids
+        contents = [text_content(message, at) for at, message in enumerate(messages)]
         kinds = [*kinds, *[None] * (len(messages) - len(kinds))]
-        return replace(prompt, named=spans_of(prompt.delta, messages, kinds, self.renderer.text_of))
+        spans = spans_of(prompt.delta, contents, kinds, renderer.text_of(ids), renderer.text_of)
+        return replace(prompt, named=spans)
 
     def _asked_again(self, node: TurnNode) -> Prompt:
         """The prompt of a request that was answered before, id for id."""

@@ -50,7 +50,7 @@ def turn_identity(*messages: Message) -> TurnIdentity:
     """The identity of an assistant turn, which clients may send back as several messages in a row."""
     calls = [call for message in messages for call in message.get("tool_calls") or []]
     ids = tuple(str(call.get("id") or "") for call in calls)
-    text = "".join("".join(_THINKING.sub("", _text(message)).split()) for message in messages)
+    text = "".join("".join(_without_thinking(_text(message)).split()) for message in messages)
     parts = [part for message in messages for part in _other_parts(message)]
     response_ids = (message.get("response_id") for message in messages)
     return TurnIdentity(
@@ -84,6 +84,10 @@ def _text(message: Message) -> str:
         return content or ""
     parts = (part if isinstance(part, str) else part.get("text", "") for part in content if _is_text(part))
     return "".join(parts)
+
+
+def _without_thinking(text: str) -> str:
+    return _THINKING.sub("", text) if "</think>" in text else text
 
 
 def _is_text(part: Any) -> bool:

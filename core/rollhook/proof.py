@@ -27,7 +27,12 @@ class History(Enum):
 
 def shape_of(calls: Sequence[Any], new_messages: Sequence[Message]) -> Shape:
     """What of a turn and the messages behind it decides how the template writes them."""
-    return len(calls), tuple((str(m.get("role")), len(m.get("tool_calls") or ())) for m in new_messages)
+    return len(calls), tuple((_kind(m), len(m.get("tool_calls") or ())) for m in new_messages)
+
+
+def _kind(message: Message) -> str:
+    role = str(message.get("role"))
+    return role if isinstance(message.get("content"), str) else f"{role} with parts"
 
 
 class DeltaCheck:

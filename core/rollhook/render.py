@@ -54,6 +54,7 @@ class Renderer:
     policy: what holds where the template rewrites history: "append" keeps what was sampled and where things
     first stood, "template" forks. now: the clock that templates see, default the time of this call.
     end_of_turn_ids: the generation configuration's EOS ids; the family's own are added.
+    images: whether content may hold `{"type": "image"}` parts, for a caller that sends the images along.
     Raises ConfigError without a usable tokenizer or template.
     """
 
@@ -67,6 +68,7 @@ class Renderer:
         end_of_turn_ids: Collection[int] = (),
         check: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        images: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.policy = policy
@@ -90,6 +92,8 @@ class Renderer:
         self._arguments_as_text = self._template_wants_argument_text()
         call = self._call("f", STUB_CALL_ID, "")
         self._check = DeltaCheck(self._render, STUB_BODY, call) if check else None
+        self.image_place = self._find_image_place() if images else ""
+        """What the template writes in an image's place; "" where it knows no images, or none are allowed."""
 
     @property
     def neutralised(self) -> frozenset[str]:
@@ -116,7 +120,9 @@ class Renderer:
             raise RenderError("there are no messages to render")
         check_tools(tools)
         shielded: list[Mapping[str, Any]] = [self._shielded(tool) for tool in tools]
-        text = self._render(self._all_prepared(messages), shielded)
+        prepared = self._all_prepared(messages)
+        text = self._render(prepared, shielded)
+        self._check_images(prepared, text)
         for tool in tools:
             name = tool.get("function", tool)["name"]
             if self._encoder.shield(name) not in text:
@@ -169,6 +175,7 @@ class Renderer:
         if body_end < 0:
             raise RenderError(_inexpressible_turn(assistant))
         tail = text[body_end + len(STUB_BODY) :]
+        self._check_images(prepared, tail)
         history = None
         if self._check is not None:
             _check_all_written(prepared, tail)
@@ -176,14 +183,21 @@ class Renderer:
             history = self._check.prove(shape, turn, prepared, tail)
         return self._encode_tail(tail, bool(turn.get("tool_calls")), ended_by_eot, end_id, history)
 
+    def image_places(self, ids: Sequence[int]) -> int:
+        """How many images a prompt has places for."""
+        place = self._encoder.encode(self.image_place)
+        return sum(ids[at : at + len(place)] == place for at, first in enumerate(ids) if first == place[0])
+
     def raw(self, text: str) -> list[int]:
         """The ids of a text that continues the open turn, outside the template; control tokens stay text."""
         return self._encoder.encode_after_text(self._encoder.shield(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a sampled turn, control tokens included, without the id that ended it."""
-        if ids and ids[-1] in self.end_of_turn_ids:
-            ids = ids[:-1]
+        return self.text_of(ids[:-1] if ids and ids[-1] in self.end_of_turn_ids else ids)
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of any ids, control tokens included."""
         text: str = self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
@@ -262,11 +276,41 @@ class Renderer:
 
         Shielding comes last: what JSON escapes spell is read before, so that it cannot slip through.
         """
-        prepared = {**message, "content": text_content(message, at)}
+        prepared = {**message, "content": self._content(message, at)}
         if calls := message.get("tool_calls"):
             prepared["tool_calls"] = [self._prepared_call(call, at) for call in calls]
         shielded: Message = self._shielded(prepared)
         return shielded
+
+    def _content(self, message: Message, at: int) -> str | list[dict[str, Any]]:
+        """A content as templates know it: a text, or text and image parts that say no more than that."""
+        content = message.get("content")
+        if not self.image_place or not isinstance(content, list) or not any(map(_is_image, content)):
+            return text_content(message, at)
+        return [
+            {"type": "image"}
+            if _is_image(part)
+            else {"type": "text", "text": text_content({**message, "content": [part]}, at)}
+            for part in content
+        ]
+
+    def _find_image_place(self) -> str:
+        parts = [{"type": "text", "text": STUB_USER}, {"type": "image"}, {"type": "text", "text": STUB_BODY}]
+        try:
+            text = self._render([{"role": "user", "content": parts}])
+        except RenderError:
+            return ""
+        place, body, _ = text.partition(STUB_USER)[2].partition(STUB_BODY)
+        return place if body and any(token in place for token in self.neutralised) else ""
+
+    def _check_images(self, prepared: Sequence[Message], text: str) -> None:
+        """Raise RenderError unless each image has its place in what the template wrote of these messages."""
+        images = sum(len(_images_in(message)) for message in prepared)
+        if images and text.count(self.image_place) != images:
+            raise RenderError(
+                f"the chat template does not write all of {images} images where they stand; "
+                "it may know them in other roles only"
+            )
 
     def _prepared_call(self, call: Mapping[str, Any], at: int) -> dict[str, Any]:
         function = call["function"]
@@ -297,14 +341,33 @@ class Renderer:
 def _check_all_written(messages: Sequence[Message], tail: str) -> None:
     """Raise RenderError for a message that the template drops, or moves to where it cannot be appended."""
     for at, message in enumerate(messages):
-        content = message["content"].strip()
-        if message.get("role") == "assistant" or content in tail:
+        if message.get("role") == "assistant":
             continue
-        if json.dumps(content, ensure_ascii=False)[1:-1] not in tail:  # gpt-oss, Llama: results as JSON
-            raise RenderError(
-                f"the chat template does not write new message {at} ({message.get('role')}) "
-                "behind the turn it follows"
-            )
+        for text in _texts_in(message):
+            content = text.strip()
+            if content in tail:
+                continue
+            if json.dumps(content, ensure_ascii=False)[1:-1] not in tail:  # gpt-oss, Llama: results as JSON
+                raise RenderError(
+                    f"the chat template does not write new message {at} ({message.get('role')}) "
+                    "behind the turn it follows"
+                )
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image"
+
+
+def _images_in(prepared: Message) -> list[Any]:
+    content = prepared["content"]
+    return [] if isinstance(content, str) else [part for part in content if _is_image(part)]
+
+
+def _texts_in(prepared: Message) -> list[str]:
+    content = prepared["content"]
+    return (
+        [content] if isinstance(content, str) else [part["text"] for part in content if not _is_image(part)]
+    )
 
 
 def _decoded(arguments: str) -> Any:

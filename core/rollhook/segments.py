@@ -13,6 +13,7 @@ from typing import Any
 
 from rollhook.carried import SpecCounts
 from rollhook.chains import Chain
+from rollhook.protocols import FinishReason
 from rollhook.replay import TopP
 from rollhook.spans import Span, covering
 from rollhook.turns import TokenTree, TurnNode
@@ -24,7 +25,7 @@ class SampledTurn:
 
     start: int
     length: int
-    finish_reason: str
+    finish_reason: FinishReason
     matched: str | int | None
     request_id: str
     weight_versions: Sequence[str]

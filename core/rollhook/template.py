@@ -80,14 +80,34 @@ class _Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with short ways to what templates look up most, and the same results."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+            try:
+                return obj[attribute]
+            except KeyError:
+                return self.undefined(obj=obj, name=attribute)
+        if type(obj) is str and attribute in _SAFE_STR_METHODS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_SAFE_STR_METHODS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+
+
 @lru_cache(maxsize=32)
 def _compile(source: str) -> Template:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    return environment.from_string(source)
+    template = environment.from_string(source)
+    template.globals = dict(template.globals)  # copied for every render, which a chain of mappings makes slow
+    return template
 
 
 def _tojson(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NewType
 
 from rollhook.carried import Carried
+from rollhook.protocols import FinishReason
 from rollhook.spans import Span
 
 TurnId = NewType("TurnId", int)
@@ -50,7 +51,7 @@ class TurnNode:
     conversation: bytes
     end_id: int | None
     inserted: str
-    finish_reason: str
+    finish_reason: FinishReason
     request_id: str
     weight_versions: tuple[str, ...]
     cached_tokens: int

@@ -202,13 +202,24 @@ async def test_an_image(qwen3_tokenizer: Any, ask: Ask, sdk: Any, extra: dict[st
     ("ask", "sdk", "extra", "why"),
     [
         (chat, openai, {"n": 2}, "n: only one answer"),
-        (chat, openai, {"tools": [CHAT_TOOL], "tool_choice": "required"}, "would force tokens"),
+        (chat, openai, {"tool_choice": "required"}, "demands a call, but there are no tools"),
+        (chat, openai, {"tools": [CHAT_TOOL], "tool_choice": "all"}, 'must be "auto", "none", "required"'),
         (chat, openai, {"logprobs": True}, "logprobs: "),
         (chat, openai, {"messages": []}, "messages: must hold at least one"),
-        (responses, openai, {"tools": [RESPONSES_TOOL], "tool_choice": "required"}, "would force tokens"),
+        (
+            responses,
+            openai,
+            {"tools": [RESPONSES_TOOL], "tool_choice": {"type": "file_search"}},
+            "is no choice",
+        ),
         (responses, openai, {"background": True}, "background: "),
         (responses, openai, {"input": [{"type": "item_reference", "id": "x"}]}, "is not an item type"),
-        (messages, anthropic, {"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "any"}}, "would force"),
+        (
+            messages,
+            anthropic,
+            {"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "tool", "name": "x"}},
+            "no tool named 'x' is offered",
+        ),
         (messages, anthropic, {"messages": [USER, {"role": "assistant", "content": "I"}]}, "prefilled"),
     ],
 )

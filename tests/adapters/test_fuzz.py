@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import Callable
@@ -15,9 +16,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollhook.adapters import AdapterSession
-from tests.adapters.worlds import ANTHROPIC_TOOL, CHAT_TOOL, RESPONSES_TOOL, World, call, world
+from tests.adapters.worlds import (
+    ANTHROPIC_TOOL,
+    CHAT_TOOL,
+    RESPONSES_TOOL,
+    World,
+    call,
+    original_template,
+    world,
+)
 
 CALLED = json.dumps({"city": "Oslo"})
+IMAGE = base64.b64encode(b"\x89PNG").decode()
+IMAGE_URL = f"data:image/png;base64,{IMAGE}"
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE}}
 VALID: dict[str, Any] = {
     "chat/completions": {
         "model": "m",
@@ -25,11 +37,11 @@ VALID: dict[str, Any] = {
         "stream_options": {"include_usage": True},
         "max_tokens": 20,
         "tools": [CHAT_TOOL],
-        "tool_choice": "auto",
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
         "response_format": {"type": "text"},
         "messages": [
             {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
-            {"role": "user", "content": "Hi"},
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": IMAGE_URL}}]},
             {
                 "role": "assistant",
                 "content": None,
@@ -52,6 +64,11 @@ VALID: dict[str, Any] = {
         "text": {"format": {"type": "text"}},
         "metadata": {"a": "b"},
         "previous_response_id": None,
+        "tool_choice": {
+            "type": "allowed_tools",
+            "mode": "required",
+            "tools": [{"type": "function", "name": "weather"}],
+        },
         "tools": [
             RESPONSES_TOOL,
             {"type": "custom", "name": "patch", "format": {"type": "grammar", "definition": "x"}},
@@ -59,7 +76,7 @@ VALID: dict[str, Any] = {
             {"type": "web_search"},
         ],
         "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE_URL}]},
             {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "rollhook.abc"},
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hm"}]},
             {"type": "function_call", "call_id": "c1", "name": "w", "namespace": "n", "arguments": CALLED},
@@ -75,7 +92,7 @@ VALID: dict[str, Any] = {
         "thinking": {"type": "adaptive"},
         "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         "tools": [ANTHROPIC_TOOL],
-        "tool_choice": {"type": "auto"},
+        "tool_choice": {"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
         "output_config": {"effort": "high"},
         "messages": [
             {"role": "user", "content": "Hi"},
@@ -90,7 +107,7 @@ VALID: dict[str, Any] = {
             {
                 "role": "user",
                 "content": [
-                    {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": "no"},
+                    {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": [PICTURE]},
                     {"type": "text", "text": "Go on."},
                 ],
             },
@@ -153,7 +170,8 @@ def test_any_json_gets_a_clean_answer(qwen3_tokenizer: Any, path: str) -> None:
     script: Callable[[Any], str] = lambda request: f"{request.session} {call(city='Oslo')}"  # noqa: E731  typed
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        w: World = runner.run(stack.enter_async_context(world(qwen3_tokenizer, script)))
+        serving = world(qwen3_tokenizer, script, chat_template=original_template("qwen3_vl"))
+        w: World = runner.run(stack.enter_async_context(serving))
         http = runner.run(_client(stack))
         session = w.adapter.open_session("fuzzed")
         other = w.adapter.open_session("other")

@@ -1,7 +1,8 @@
-"""A plain conversation with a real SGLang server through every protocol (`make test-sglang`)."""
+"""Conversations and a demanded call with a real SGLang server (`make test-sglang`)."""
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -10,6 +11,7 @@ import openai
 import pytest
 
 from rollhook.adapters import Adapter, serve
+from tests.adapters.worlds import original_template
 
 URL = os.environ.get("ROLLHOOK_SGLANG_URL", "")
 USER: Any = {"role": "user", "content": "Say hi."}
@@ -64,3 +66,36 @@ async def test_two_turns_with_a_real_server_are_one_segment(
     assert all(
         log_prob < 0 for log_prob, bit in zip(segment.log_probs, segment.loss_mask, strict=True) if bit
     )
+
+
+async def test_a_real_server_samples_a_demanded_call(smollm2_tokenizer: Any) -> None:
+    """By a model too small to make one by itself."""
+    adapter = Adapter(
+        tokenizer=smollm2_tokenizer,
+        sglang_url=URL,
+        tool_parser="qwen25",
+        chat_template=original_template("qwen2_5"),
+        sampling={"max_new_tokens": 200},
+    )
+    schema = {
+        "type": "object",
+        "properties": {"days": {"type": "integer"}, "sky": {"enum": ["clear", "grey"]}},
+        "required": ["days", "sky"],
+        "additionalProperties": False,
+    }
+    tool: Any = {"type": "function", "function": {"name": "forecast", "parameters": schema}}
+    with serve(adapter) as server:
+        session = adapter.open_session()
+        async with openai.AsyncOpenAI(api_key=session.api_key, base_url=f"{server.url}/v1") as client:
+            answer = await client.chat.completions.create(
+                model="m", messages=[USER], tools=[tool], tool_choice="required", parallel_tool_calls=False
+            )
+        [segment] = await adapter.finish_session(session.session_id)
+
+    [call] = list(answer.choices[0].message.tool_calls or ())
+    assert call.type == "function"
+    assert call.function.name == "forecast"
+    arguments = json.loads(call.function.arguments)
+    assert arguments["sky"] in ("clear", "grey")
+    assert isinstance(arguments["days"], int)
+    assert sum(segment.loss_mask) == 0

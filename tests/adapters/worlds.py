@@ -6,10 +6,13 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import anthropic
 import openai
+import pytest
 from aiohttp import web
 
 from rollhook.adapters import Adapter, AdapterSession
@@ -41,6 +44,14 @@ ANTHROPIC_TOOL: Any = {"name": "weather", "description": "The weather.", "input_
 def call(name: str = "weather", **arguments: Any) -> str:
     """A tool call as Qwen3 writes it."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def original_template(name: str) -> str:
+    """A family's own chat template, by trl's name for it."""
+    trl = find_spec("trl")
+    if trl is None or not trl.submodule_search_locations:
+        pytest.skip("needs trl, for its chat templates: pip install --no-deps 'trl==1.16.*'")
+    return (Path(trl.submodule_search_locations[0]) / "chat_templates" / f"{name}.jinja").read_text("utf-8")
 
 
 @dataclass(frozen=True, slots=True)

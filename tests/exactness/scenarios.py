@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from jinja2 import TemplateError
 
+from rollhook.carried import Carried
 from rollhook.errors import RenderError
 from rollhook.ledger import Ledger
 from rollhook.protocols import FinishReason, Message
@@ -80,7 +81,8 @@ class Sampled:
     weight_versions: Sequence[str] = ()
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    meta_info: Mapping[str, Any] = field(default_factory=dict)
+    matched: str | int | None = None
+    carried: Carried = field(default_factory=Carried)
 
     @property
     def log_probs(self) -> Sequence[float]:

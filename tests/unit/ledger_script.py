@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import Any
 
+from rollhook.carried import Carried
 from rollhook.ledger import Ledger, Prompt, TurnId
 from rollhook.protocols import FinishReason, Message
 from rollhook.segments import Segment
@@ -21,7 +22,8 @@ class Completion:
     weight_versions: Sequence[str] = ("1",)
     prompt_tokens: int = 10
     cached_tokens: int = 4
-    meta_info: Mapping[str, Any] = field(default_factory=dict)
+    matched: str | int | None = None
+    carried: Carried = field(default_factory=Carried)
 
 
 class Script:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from rollhook.carried import Carried, SpecCounts
 from rollhook.errors import EngineProtocolError, RenderError
 from rollhook.ledger import Ledger
 from rollhook.render import Renderer
+from rollhook.replay import TopP
 from tests.unit.ledger_script import Completion, Script, said, user
 
 HEAD = "<|im_start|>assistant\n"
@@ -217,15 +219,35 @@ def test_an_edited_answer_forks_and_stays_masked(ledger: Ledger, script: Script)
     assert ledger.forks == [(2, "edited turn")]
 
 
-def test_what_engines_say_for_training_is_kept_and_the_rest_is_not(ledger: Ledger, script: Script) -> None:
-    completion = Completion(
-        [1, 2], [-0.1, -0.2], "stop", "r", meta_info={"routed_experts": "AAA=", "e2e_latency": 1.0}
-    )
+def test_what_a_turn_carries_stands_behind_its_tokens_and_the_last_answer_knows_all_experts(
+    ledger: Ledger, script: Script
+) -> None:
+    one = Carried(spec=SpecCounts(1, 2, 1, 2), top_p=TopP.of([1, 7, 2], [0, 2, 3]), experts=b"old")
+    two = Carried(spec=SpecCounts(1, 1, 1, 1), top_p=TopP.of([3], [0, 1]), experts=b"all")
+    first = ledger.extend([user("one?")])
+    turn = ledger.commit(first, Completion([1, 2], [-0.1, -0.2], "stop", "r", carried=one), said("one"))
+    second = ledger.extend([user("two?")], after=turn)
+    ledger.commit(second, Completion([3], [-0.3], "stop", "s", carried=two), said("two"))
+
+    [segment] = ledger.segments()
+
+    between = len(second.delta)
+    assert segment.top_p == TopP.of([1, 7, 2, 3], [0, 2, 3, *[3] * between, 4])
+    assert (segment.experts, segment.spec) == (b"all", SpecCounts(2, 3, 2, 3))
+    assert [(turn.start, turn.length) for turn in segment.sampled] == [
+        (first.length, 2),
+        (first.length + 2 + between, 1),
+    ]
+
+
+def test_what_was_kept_of_a_turn_does_not_train(ledger: Ledger, script: Script) -> None:
+    completion = Completion([1, 2, 3], [-0.1, -0.2, -0.3], "stop", "r", carried=Carried(untrained=2))
     ledger.commit(ledger.extend([user("one?")]), completion, said("one"))
 
     [segment] = ledger.segments()
 
-    assert segment.meta == [{"routed_experts": "AAA="}]
+    assert (list(segment.loss_mask), segment.log_probs.tolist()) == ([0, 0, 1], [0.0, 0.0, -0.3])
+    assert (ledger.sampled_tokens, ledger.trained_tokens) == (3, 1)
 
 
 def test_ids_without_log_probabilities_are_refused(ledger: Ledger) -> None:

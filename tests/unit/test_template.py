@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,3 +57,36 @@ def test_a_template_that_cannot_says_so_in_a_render_error(source: str, words: st
 def test_a_template_that_is_none_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="does not compile"):
         ChatTemplate("{% if %}", {})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "m.keys",  # a method before an entry of that name
+        "m.missing",
+        "m.keys()|list",
+        "m.text.startswith('a')",
+        "m.text.missing",
+        "m.text.__class__",
+        "m.__class__",
+        "m.text.format(1)",
+        "'{0.__class__}'.format(m)",
+        "m.clear()",
+        "m.none",
+    ],
+)
+def test_the_short_ways_of_the_sandbox_give_what_the_sandbox_gives(expression: str) -> None:
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    message = {"text": "abc {}", "keys": "k", "none": None}
+    source = f"{{{{ {expression} }}}}"
+
+    def outcome(make: Callable[[], str]) -> str:
+        try:
+            return re.sub("0x[0-9a-f]+", "", make())
+        except (TemplateError, RenderError) as error:
+            return type(error.__cause__ or error).__name__
+
+    expected = outcome(lambda: ImmutableSandboxedEnvironment().from_string(source).render(m=message))
+    assert outcome(lambda: render(source, m=message)) == expected

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, overload
 from aiohttp import web
 
 from rollhook.adapters.conversation import SystemStyle
-from rollhook.adapters.errors import WireError
+from rollhook.adapters.errors import WireError, as_wire_error, bad_request
 from rollhook.adapters.http import answer_turn, body_of, guard, session_key
 from rollhook.adapters.models import model_list, model_named
 from rollhook.adapters.outcome import session_samples
@@ -23,7 +23,7 @@ from rollhook.adapters.protocol import Wire
 from rollhook.adapters.sessions import AdapterSession, Session, SessionKey, SessionTable
 from rollhook.adapters.turns import LiveTurn, TurnRules, extend
 from rollhook.engine import Engine, SGLangClient
-from rollhook.errors import ConfigError
+from rollhook.errors import ConfigError, EngineError
 from rollhook.ledger import Ledger, Segment
 from rollhook.parsing import make_parser
 from rollhook.recognition import Normalizer
@@ -49,6 +49,8 @@ class Adapter:
     session_key: "secret" gives each session a signed key; "id" takes the session's id for its key.
     idle_s: a session without a request for so long is expired. max_sessions: how many may be open at once.
     train_side_calls: whether calls without tools beside a conversation with tools train.
+    images: whether the engine takes them; None asks it (`has_image_understanding`). A chat template that
+        writes no images is sent none.
     model_name: what `/v1/models` lists; any name is served. base_url: where clients reach `app`; filled in by
         `serve`.
     allowed_hosts: further Host names to admit on loopback. max_body_bytes: of a request.
@@ -79,6 +81,7 @@ class Adapter:
         max_sessions: int = 4096,
         request_timeout_s: float = 600.0,
         train_side_calls: bool = False,
+        images: bool | None = None,
         normalizers: Sequence[Normalizer] = (),
         model_name: str = "rollhook",
         base_url: str = "",
@@ -106,8 +109,11 @@ class Adapter:
             chat_template=chat_template,
             policy=history,
             chat_template_kwargs=chat_template_kwargs,
+            images=True,
         )
-        self._wires = _wires(self.protocols, SystemStyle.of(self._renderer))
+        self._engine_takes_images = images
+        may_take_images = images is not False and bool(self._renderer.image_place)
+        self._wires = _wires(self.protocols, SystemStyle.of(self._renderer), images=may_take_images)
         self._sessions = SessionTable(session_key=session_key, idle_s=idle_s, max_sessions=max_sessions)
         self._normalizers = tuple(normalizers)
         self._ping_s = ping_s
@@ -124,10 +130,12 @@ class Adapter:
         *,
         sampling_defaults: Mapping[str, Any] | None = None,
         max_context_tokens: int = 0,
+        train_constrained: bool = False,
     ) -> AdapterSession:
         """A session for one rollout. session_id: made up when None; free again after finish, drop or expiry.
 
         sampling_defaults: the run's sampling for this session. max_context_tokens: 0 means the adapter's.
+        train_constrained: whether turns train whose form a client forced (a demanded call, a JSON schema).
         Raises RolloutError when the id is open. May be called from any thread.
         """
         renderer = self._renderer.frozen_at(datetime.now().astimezone())
@@ -138,6 +146,7 @@ class Adapter:
                 nonce=nonce,
                 sampling=dict(sampling_defaults or {}),
                 max_context_tokens=max_context_tokens,
+                train_constrained=train_constrained,
                 new_ledger=lambda purpose: Ledger(renderer, role=purpose, normalizers=self._normalizers),
             )
 
@@ -248,8 +257,22 @@ class Adapter:
         with session.in_use():
             body = await body_of(request)
             ask = wire.read(body, session)
+            if ask.images:
+                await self._check_takes_images()
             turn = LiveTurn(session, ask, self._engine, self._rules, wire.call_prefix)
             return await answer_turn(request, wire, body, turn, ping_s=self._ping_s)
+
+    async def _check_takes_images(self) -> None:
+        """Raise WireError (400) if the engine says that it takes none. It is asked once."""
+        assert self._engine is not None
+        if self._engine_takes_images is None:
+            try:
+                info = await self._engine.model_info()
+            except EngineError as error:
+                raise as_wire_error(error) from error
+            self._engine_takes_images = info.get("has_image_understanding") is not False
+        if not self._engine_takes_images:
+            raise bad_request("the engine says that the served model takes text only")
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
         session = self._sessions.admit(session_key(request))
@@ -297,22 +320,22 @@ class OpenAIAdapter(Adapter):
     url_suffix: ClassVar[str] = "/v1"
 
 
-def _wires(protocols: Sequence[str], style: SystemStyle) -> dict[str, Wire]:
+def _wires(protocols: Sequence[str], style: SystemStyle, *, images: bool) -> dict[str, Wire]:
     """The protocol modules, whose SDKs are imported only here. Raises ConfigError where one is missing."""
     wires: dict[str, Wire] = {}
     try:
         if "messages" in protocols:
             from rollhook.adapters.messages import Messages
 
-            wires["messages"] = Messages(style)
+            wires["messages"] = Messages(style, images=images)
         if "chat" in protocols:
             from rollhook.adapters.chat import Chat
 
-            wires["chat"] = Chat(style)
+            wires["chat"] = Chat(style, images=images)
         if "responses" in protocols:
             from rollhook.adapters.responses import Responses
 
-            wires["responses"] = Responses(style)
+            wires["responses"] = Responses(style, images=images)
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; try: pip install 'rollhook[adapters]'") from error
     return wires

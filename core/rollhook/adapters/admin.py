@@ -2,7 +2,8 @@
 
 Invariant: none of it answers without the admin key, which no session key is.
 
-    POST   /sessions                   {"session_id"?, "sampling"?, "max_context_tokens"?} -> key and URLs
+    POST   /sessions                   {"session_id"?, "sampling"?, "max_context_tokens"?,
+                                        "train_constrained"?} -> key and URLs
     POST   /sessions/{id}/finish       {"reward"?, "label"?, "metadata"?} -> {"samples": [...]}
     DELETE /sessions/{id}              -> {}
 """
@@ -62,6 +63,7 @@ class _Admin:
                 body.text("session_id"),
                 sampling_defaults=sampling.value if sampling else None,
                 max_context_tokens=body.integer("max_context_tokens", 0) or 0,
+                train_constrained=body.flag("train_constrained"),
             )
         except RolloutError as error:
             raise bad_request(str(error), "session_id") from error

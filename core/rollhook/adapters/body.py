@@ -18,14 +18,15 @@ MAX_DEPTH = 64
 def read_json(raw: bytes, max_depth: int = MAX_DEPTH) -> Fields:
     """The JSON object in a request's body. Raises WireError (400)."""
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        value = _DECODER.decode(raw.decode("utf-8"))
     except RecursionError:
         raise _too_deep(max_depth) from None
     except ValueError as error:  # also UnicodeDecodeError
         raise bad_request(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise bad_request(f"the body must be a JSON object, not {_kind(value)}")
-    _check_depth(value, max_depth)
+    if raw.count(b"{") + raw.count(b"[") > max_depth:  # else it cannot be deeper
+        _check_depth(value, max_depth)
     if b"\\ud" in raw or b"\\uD" in raw:
         value = _without_lone_surrogates(value)
     return Fields(value)
@@ -116,6 +117,10 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_CONTAINERS = frozenset({dict, list})  # JSON gives no subclasses
+
+
 def _check_depth(value: Any, limit: int) -> None:
     level = [value]
     for _ in range(limit):
@@ -123,7 +128,7 @@ def _check_depth(value: Any, limit: int) -> None:
             child
             for parent in level
             for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, dict | list)
+            if type(child) in _CONTAINERS
         ]
         if not level:
             return

@@ -20,16 +20,17 @@ from openai.types.completion_usage import PromptTokensDetails
 
 from rollhook.adapters.body import Fields
 from rollhook.adapters.conversation import SystemStyle
-from rollhook.adapters.errors import WireError, bad_request
-from rollhook.adapters.protocol import TEXT_SLOT, Frames, filled, sse, text_of, to_json
+from rollhook.adapters.errors import WireError
+from rollhook.adapters.images import Images
+from rollhook.adapters.protocol import TEXT_SLOT, Frames, content_of, filled, sse, text_of, to_json
 from rollhook.adapters.reading import ArgumentsDelta, CallClosed, CallOpened, TurnEvent
 from rollhook.adapters.sessions import Session
+from rollhook.adapters.tool_choice import openai_choice
 from rollhook.adapters.turns import Answer, Ask
 from rollhook.parsing import TextDelta
 from rollhook.protocols import Message
 
 TEXT = frozenset({"text", "input_text", "output_text", "refusal"})
-IMAGES = frozenset({"image_url", "input_image", "input_audio", "file"})
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 UNSERVED = {
     "functions": "is the old form; use tools",
@@ -52,8 +53,9 @@ class Chat:
     path = "/v1/chat/completions"
     call_prefix = "call_"
 
-    def __init__(self, style: SystemStyle) -> None:
+    def __init__(self, style: SystemStyle, *, images: bool = False) -> None:
         self._style = style
+        self._images = images
 
     def read(self, body: Fields, session: Session) -> Ask:
         """See `rollhook.adapters.protocol.Wire.read`."""
@@ -61,7 +63,8 @@ class Chat:
             body.refuse(name, why)
         if (body.integer("n", 1) or 1) > 1:
             body.fail("n", "only one answer can be given to a request; send the request again")
-        messages = [_message(message) for message in body.objects("messages")]
+        images = Images(served=self._images)
+        messages = [_message(message, images) for message in body.objects("messages")]
         if not messages:
             body.fail("messages", "must hold at least one message")
         tools = [read_tool(tool) for tool in body.objects("tools")]
@@ -72,8 +75,9 @@ class Chat:
             tools=tools,
             stream=body.flag("stream"),
             max_new_tokens=min((limit for limit in limits if limit is not None), default=None),
-            offer_tools=offers_tools(body),
+            choice=openai_choice(body, tools),
             constraint=json_constraint(body.object("response_format"), "json_schema"),
+            images=images.by_digest,
             asked={name: body.get(name) for name in ASKED if name in body},
         )
 
@@ -209,20 +213,6 @@ def function_tool(function: Fields, name: str) -> dict[str, Any]:
     return {"type": "function", "function": described}
 
 
-def offers_tools(body: Fields) -> bool:
-    """Whether the model's tool calls are looked for. Raises WireError for a choice that would force one."""
-    choice = body.get("tool_choice")
-    if choice in (None, "auto"):
-        return True
-    if choice == "none":
-        return False
-    shown = choice.get("type") if isinstance(choice, dict) else choice
-    raise bad_request(
-        f'tool_choice: {shown!r} would force tokens that the model did not choose; use "auto" or "none"',
-        "tool_choice",
-    )
-
-
 def json_constraint(wanted: Fields | None, schema_at: str) -> dict[str, Any]:
     """The engine's parameter for a response format. schema_at: the field that holds name and schema."""
     if wanted is None or wanted.get("type") == "text":
@@ -238,11 +228,14 @@ def json_constraint(wanted: Fields | None, schema_at: str) -> dict[str, Any]:
     return {"json_schema": json.dumps(schema.value)}
 
 
-def _message(message: Fields) -> Message:
+def _message(message: Fields, images: Images) -> Message:
     role = message.text("role")
     if role not in ROLES:
         message.fail("role", f"must be one of {', '.join(sorted(ROLES))}, not {role!r}")
-    made: Message = {"role": role, "content": text_of(message, "content", TEXT, IMAGES)}
+    if role in ("user", "tool"):
+        made: Message = {"role": role, "content": content_of(message, "content", TEXT, images)}
+    else:
+        made = {"role": role, "content": text_of(message, "content", TEXT)}
     if role == "tool":
         made["tool_call_id"] = message.required_text("tool_call_id")
     if role == "assistant":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rollhook.adapters.images import with_text_before
 from rollhook.errors import RenderError
 from rollhook.protocols import Message
 from rollhook.render import Renderer
@@ -49,7 +50,8 @@ class SystemStyle:
                 fitted.append(message)
         if not self.leading and len(fitted) > 1 and start and fitted[1]["role"] == "user":
             first, second = fitted[:2]
-            fitted[:2] = [{"role": "user", "content": f"{first['content']}\n\n{second['content']}"}]
+            together = with_text_before(f"{first['content']}\n\n", second["content"])
+            fitted[:2] = [{"role": "user", "content": together}]
         return _with_tool_names(fitted)
 
 

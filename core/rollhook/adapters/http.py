@@ -11,6 +11,7 @@ import ipaddress
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from aiohttp import web
@@ -214,4 +215,9 @@ def _on_loopback(request: web.Request) -> bool:
     address = request.transport.get_extra_info("sockname") if request.transport else None
     if not isinstance(address, tuple) or not address:
         return False
-    return ipaddress.ip_address(address[0]).is_loopback
+    return _is_loopback(address[0])
+
+
+@lru_cache(maxsize=64)
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback

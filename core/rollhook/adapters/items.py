@@ -11,29 +11,30 @@ import re
 from typing import Any
 
 from rollhook.adapters.body import Fields
-from rollhook.adapters.protocol import text_of
-from rollhook.adapters.tool_names import CUSTOM_INPUT, ToolNames, flat_name
+from rollhook.adapters.images import Images
+from rollhook.adapters.protocol import content_of, text_of
+from rollhook.adapters.tool_names import CUSTOM_INPUT, flat_name
 from rollhook.protocols import Message
 
 TEXT = frozenset({"input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"})
-IMAGES = frozenset({"input_image", "input_file", "input_audio", "computer_screenshot"})
 ENCRYPTED_PREFIX = "rollhook."
 _OUR_ID = re.compile(r"(?:rs|msg|fc|ctc)_([0-9a-f]{24})(?:_\d+)?")
 
 
-def input_messages(body: Fields, names: ToolNames) -> list[Message]:
+def input_messages(body: Fields, images: Images) -> list[Message]:
     """The input as chat messages. Raises WireError (400) for items the model cannot be shown."""
     if isinstance(body.get("input"), str):
         return [{"role": "user", "content": body.get("input")}]
-    reader = _Items()
+    reader = _Items(images)
     for item in body.objects("input"):
         reader.take(item)
     return reader.messages
 
 
 class _Items:
-    def __init__(self) -> None:
+    def __init__(self, images: Images) -> None:
         self.messages: list[Message] = []
+        self._images = images
         self._turn: Message | None = None  # the assistant's, still open for more items
 
     def take(self, item: Fields) -> None:
@@ -48,7 +49,7 @@ class _Items:
             case "custom_tool_call":
                 self._call(item, json.dumps({CUSTOM_INPUT: item.text("input") or ""}, ensure_ascii=False))
             case "function_call_output" | "custom_tool_call_output":
-                content = text_of(item, "output", TEXT, IMAGES)
+                content = content_of(item, "output", TEXT, self._images)
                 self._other(
                     {"role": "tool", "tool_call_id": item.required_text("call_id"), "content": content}
                 )
@@ -59,16 +60,16 @@ class _Items:
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
             item.fail("role", f"must be user, assistant, system or developer, not {role!r}")
-        text = text_of(item, "content", TEXT, IMAGES)
         if role == "assistant":
-            turn = self._assistant(item)
-            turn["content"] += text
+            self._assistant(item)["content"] += text_of(item, "content", TEXT)
+        elif role == "user":
+            self._other({"role": role, "content": content_of(item, "content", TEXT, self._images)})
         else:
-            self._other({"role": role, "content": text})
+            self._other({"role": role, "content": text_of(item, "content", TEXT)})
 
     def _reasoning(self, item: Fields) -> None:
         turn = self._assistant(item)
-        thought = text_of(item, "content", TEXT, IMAGES) or text_of(item, "summary", TEXT, IMAGES)
+        thought = text_of(item, "content", TEXT) or text_of(item, "summary", TEXT)
         if thought:
             turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
 

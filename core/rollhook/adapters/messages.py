@@ -11,16 +11,17 @@ from typing import Any
 
 from rollhook.adapters.body import Fields
 from rollhook.adapters.conversation import SystemStyle
-from rollhook.adapters.errors import WireError, bad_request
+from rollhook.adapters.errors import WireError
+from rollhook.adapters.images import Images, joined, with_text_before
 from rollhook.adapters.messages_out import MessageFrames, whole_message
-from rollhook.adapters.protocol import Frames, part_text, text_of, to_json
+from rollhook.adapters.protocol import Frames, content_of, part_text, piece_of, text_of, to_json
 from rollhook.adapters.sessions import Session
+from rollhook.adapters.tool_choice import anthropic_choice
 from rollhook.adapters.turns import Answer, Ask
 from rollhook.protocols import Message
 
 BILLING_HEADER = "x-anthropic-billing-header:"
 TEXT = frozenset({"text"})
-IMAGES = frozenset({"image", "document", "container_upload"})
 ASKED = (
     "model", "temperature", "top_p", "top_k", "stop_sequences", "max_tokens", "thinking", "metadata",
     "tool_choice", "service_tier", "output_config", "context_management",
@@ -33,8 +34,9 @@ class Messages:
     path = "/v1/messages"
     call_prefix = "toolu_"
 
-    def __init__(self, style: SystemStyle) -> None:
+    def __init__(self, style: SystemStyle, *, images: bool = False) -> None:
         self._style = style
+        self._images = images
 
     def read(self, body: Fields, session: Session) -> Ask:
         """See `rollhook.adapters.protocol.Wire.read`."""
@@ -46,9 +48,10 @@ class Messages:
         """The part of a request that `count_tokens` has too."""
         dropped: list[str] = []
         tools = _tools(body, dropped)
+        images = Images(served=self._images)
         messages = [*_system(body)]
         for message in body.objects("messages"):
-            messages += _message(message)
+            messages += _message(message, images)
         if not any(message["role"] != "system" for message in messages):
             body.fail("messages", "must hold at least one message")
         if messages[-1]["role"] == "assistant":
@@ -60,8 +63,9 @@ class Messages:
             tools=tools,
             stream=body.flag("stream"),
             max_new_tokens=body.integer("max_tokens", 1),
-            offer_tools=_offers_tools(body),
+            choice=anthropic_choice(body, tools),
             constraint=_constraint(body),
+            images=images.by_digest,
             asked={**asked, "dropped_tools": dropped} if dropped else asked,
         )
 
@@ -85,49 +89,50 @@ def _system(body: Fields) -> list[Message]:
     if not isinstance(body.get("system"), list):
         text = body.text("system")
         return [{"role": "system", "content": text}] if text else []
-    texts = [part_text(part, TEXT, IMAGES) for part in body.objects("system")]
+    texts = [part_text(part, TEXT) for part in body.objects("system")]
     kept = [text for text in texts if not text.startswith(BILLING_HEADER)]
     return [{"role": "system", "content": "\n\n".join(kept)}] if kept else []
 
 
-def _message(message: Fields) -> list[Message]:
+def _message(message: Fields, images: Images) -> list[Message]:
     """One message of the history: a user's may hold tool results, which become messages of their own."""
     role = message.get("role")
     if role == "assistant":
         return [_assistant(message)]
     if role == "system":
-        return [{"role": "system", "content": text_of(message, "content", TEXT, IMAGES)}]
+        return [{"role": "system", "content": text_of(message, "content", TEXT)}]
     if role != "user":
         message.fail("role", f'must be "user", "assistant" or "system", not {role!r}')
     if isinstance(message.get("content"), str):
         return [{"role": "user", "content": message.get("content")}]
     made: list[Message] = []
-    texts: list[str] = []
+    pieces: list[str | dict[str, Any]] = []
     for block in message.objects("content"):
         if block.get("type") == "tool_result":
-            made.append(_tool_result(block))
+            made.append(_tool_result(block, images))
         else:
-            texts.append(_user_text(block))
-    if texts:
-        made.append({"role": "user", "content": "\n\n".join(texts)})
+            pieces.append(_user_piece(block, images))
+    if pieces:
+        made.append({"role": "user", "content": joined(pieces, "\n\n")})
     if not made:
         message.fail("content", "must hold at least one block")
     return made
 
 
-def _user_text(block: Fields) -> str:
+def _user_piece(block: Fields, images: Images) -> str | dict[str, Any]:
     if block.get("type") == "document":
         source = block.object("source")
         if source is not None and source.get("type") == "text":
             return source.text("data") or ""
-    return part_text(block, TEXT, IMAGES)
+    return piece_of(block, TEXT, images)
 
 
-def _tool_result(block: Fields) -> Message:
-    text = text_of(block, "content", TEXT, IMAGES)
-    if block.flag("is_error") and "error" not in text[:40].lower():
-        text = f"Error: {text}"
-    return {"role": "tool", "tool_call_id": block.required_text("tool_use_id"), "content": text}
+def _tool_result(block: Fields, images: Images) -> Message:
+    content = content_of(block, "content", TEXT, images)
+    says_so = isinstance(content, str) and "error" in content[:40].lower()
+    if block.flag("is_error") and not says_so:
+        content = with_text_before("Error: ", content)
+    return {"role": "tool", "tool_call_id": block.required_text("tool_use_id"), "content": content}
 
 
 def _assistant(message: Fields) -> Message:
@@ -147,7 +152,7 @@ def _assistant(message: Fields) -> Message:
             case "tool_use":
                 calls.append(_tool_use(block))
             case _:
-                texts.append(part_text(block, TEXT, IMAGES))
+                texts.append(part_text(block, TEXT))
     made["content"] = "".join(texts)
     if thoughts:
         made["reasoning_content"] = "\n".join(thoughts)
@@ -183,19 +188,6 @@ def _tools(body: Fields, dropped: list[str]) -> list[dict[str, Any]]:
         }
         tools.append({"type": "function", "function": function})
     return tools
-
-
-def _offers_tools(body: Fields) -> bool:
-    choice = body.object("tool_choice")
-    if choice is None or choice.get("type") == "auto":
-        return True
-    if choice.get("type") == "none":
-        return False
-    raise bad_request(
-        f"tool_choice: {choice.get('type')!r} would force tokens that the model did not choose; "
-        'use "auto" or "none"',
-        "tool_choice",
-    )
 
 
 def _constraint(body: Fields) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollhook.adapters.sessions import Session
+from rollhook.credit import Reward
 from rollhook.errors import RolloutError
 from rollhook.ledger import Segment
 from rollhook.sample import Sample, Status, rollout_id_of
-from rollhook.siblings import Origin, Part, Reward, aborted_siblings, failed_sample, merge_siblings
+from rollhook.siblings import Origin, Part, aborted_siblings, failed_sample, merge_siblings
 
 RECORD_KEY = "rollhook_adapter"
 
@@ -26,7 +27,7 @@ def session_samples(
         sample=base_sample,
         rollout_id=rollout_id_of(base_sample),
         sampled_tokens=sum(ledger.sampled_tokens for ledger in ledgers),
-        trained_tokens=sum(ledger.sampled_tokens for ledger in ledgers if ledger.trained),
+        trained_tokens=sum(ledger.trained_tokens for ledger in ledgers),
     )
     parts = [
         Part(segment, _status(session, segment), _response(session, segment))
@@ -41,7 +42,20 @@ def session_samples(
     for sample in samples:
         sample.metadata.update(extra_metadata)
         sample.metadata[RECORD_KEY] = session.record()
+    if session.images_of:
+        _give_images(session, samples)
     return samples
+
+
+def _give_images(session: Session, samples: list[Sample]) -> None:
+    """Each Sample's images, in the order of their places in its tokens, as processors take them."""
+    shown = {
+        tuple(segment.tokens): session.images_of.get(segment.request_ids[-1], ())
+        for segment in session.segments()
+    }
+    for sample in samples:
+        if digests := shown.get(tuple(sample.tokens)):
+            sample.multimodal_inputs = {"images": [session.images[digest] for digest in digests]}
 
 
 def _status(session: Session, segment: Segment) -> Status:

@@ -1,141 +1,97 @@
-"""A tool call that the model is still writing: what is already certain of its arguments.
+"""A tool call that the model is still writing: which tool it calls, and what is certain of its arguments.
 
-Invariant: what `take` gives joins to a beginning of the finished call's arguments, as `dump` writes them once
-their types were converted. What could still turn out otherwise waits. Each character is read once.
+Invariant: a call is opened only when its name is certain, and only as its family's parser will read it.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from rollhook.parsing.arguments import allowed_types, converted
-from rollhook.parsing.json_text import JsonEnd
+from rollhook.adapters.partial_arguments import (
+    GLM_TAGS,
+    QWEN_TAGS,
+    JsonArguments,
+    PartialArguments,
+    TaggedArguments,
+)
 from rollhook.parsing.results import ToolSchemas
 
-_HEAD = re.compile(
-    r"\s*(?:<tool_call>|<\|python_tag\|>)?\s*"
-    r'\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*\{'
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """head: a call's text up to its arguments, with its `name`, and its `id` where it has one."""
+
+    head: re.Pattern[str]
+    arguments: Callable[[int, Mapping[str, Any]], PartialArguments]
+
+
+def _json(head: str) -> _Form:
+    return _Form(re.compile(head, re.DOTALL), JsonArguments)
+
+
+_FORMS: Mapping[str, _Form] = MappingProxyType(
+    {
+        "deepseekv3": _json(
+            r"<｜tool▁call▁begin｜>\s*function<｜tool▁sep｜>(?P<name>[^\n`]+?)\s*```(?:json)?\n\s*\{"
+        ),
+        "glm45": _Form(
+            re.compile(r"<tool_call>\s*(?P<name>[^\s<](?:[^\n<]*[^\s<])?)\s*(?=<arg_key>)"),
+            lambda start, properties: TaggedArguments(start, properties, GLM_TAGS),
+        ),
+        "gpt-oss": _json(
+            r"(?:(?!to=|<\|message\|>).)*to=(?:functions\.)?(?P<name>[^\s<]+)(?:(?!<\|message\|>).)*"
+            r"<\|message\|>\s*\{"
+        ),
+        "kimi_k2": _json(
+            r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[\w.\-]+):\d+)\s*"
+            r"<\|tool_call_argument_begin\|>\s*\{"
+        ),
+        "llama3": _json(
+            r'(?:<\|python_tag\|>)?\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,'
+            r'\s*"(?:arguments|parameters)"\s*:\s*\{'
+        ),
+        # not the array of calls, in which an id may follow the arguments
+        "mistral": _json(
+            r"\[TOOL_CALLS\]\s*(?P<name>[\w.\-]+)(?:\[CALL_ID\](?P<id>[\w\-]+))?(?:\[ARGS\])?\s*\{"
+        ),
+        "qwen25": _json(
+            r'<tool_call>\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*\{'
+        ),
+        "qwen3_coder": _Form(
+            re.compile(r"(?:<tool_call>\s*)?<function=(?P<name>[^>\n]+)>"),
+            lambda start, properties: TaggedArguments(start, properties, QWEN_TAGS),
+        ),
+    }
 )
-_KEY = re.compile(r'\s*,?\s*"((?:[^"\\]|\\.)*)"\s*:\s*(?=\S)', re.DOTALL)
-_IN_STRING = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*', re.DOTALL)
-_HALF_CHARACTER = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
-_LONE_HALF = re.compile("[\ud800-\udfff]")
-_DECODER = json.JSONDecoder(strict=False)
+"""By the parser's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialCall:
+    """name: of the tool. id: where the family writes one."""
+
+    name: str
+    id: str | None
+    arguments: PartialArguments
 
 
 class PartialCalls:
-    """Makes the reader of each call. tools: as offered, for the types of arguments."""
+    """Makes the reader of each call. tool_parser: the family's. tools: as offered, for arguments' types."""
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, tool_parser: str | None, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._form = _FORMS.get(tool_parser or "")
         self._schemas = ToolSchemas(tools)
 
     def open(self, text: str) -> PartialCall | None:
-        """A reader for the call that `text` begins, once its name is certain.
-
-        None for now, or for good in families that do not write calls as JSON with the name first.
-        """
-        head = _HEAD.match(text)
-        if head is None:
+        """A reader for the call that `text` begins; None while its name is not certain, or for good."""
+        head = self._form.head.match(text) if self._form else None
+        if head is None or self._form is None:
             return None
-        properties = self._schemas.parameters(head["name"]).get("properties")
-        return PartialCall(head["name"], head.end(), properties if isinstance(properties, Mapping) else {})
-
-
-class PartialCall:
-    """Reads one call's arguments. name: of the tool. given: what `take` gave so far, joined."""
-
-    def __init__(self, name: str, start: int, properties: Mapping[str, Any]) -> None:
-        self.name = name
-        self.given = ""
-        self._at = start
-        self._properties = properties
-        self._in_string = False
-        self._nested: JsonEnd | None = None
-        self._keys: set[str] = set()
-
-    def take(self, text: str) -> str:
-        """What became certain. text: the call so far, from its opening tag on."""
-        parts = []
-        while part := self._step(text):
-            parts.append(part)
-        new = "".join(parts)
-        self.given += new
-        return new
-
-    def _step(self, text: str) -> str:
-        """The next piece, "" while more text is needed."""
-        return self._string(text) if self._in_string else self._member(text)
-
-    def _member(self, text: str) -> str:
-        key = _KEY.match(text, self._at)
-        if key is None:
-            return ""
-        name = _decoded(key[1])
-        if name is None or name in self._keys:
-            return ""  # written twice: the last one counts, which is known at the end
-        start, schema = key.end(), self._properties.get(name)
-        head = f"{', ' if self._keys else '{'}{dump(name)}: "
-        if text[start] == '"' and _stays_text(schema):
-            self._in_string, self._at = True, start + 1
-            self._keys.add(name)
-            return head + '"'
-        end = self._value_end(text, start)
-        if end is None:
-            return ""
-        try:
-            value, _ = _DECODER.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            return ""
-        self._at = end
-        self._keys.add(name)
-        return head + dump(converted(value, schema))
-
-    def _value_end(self, text: str, start: int) -> int | None:
-        """Where a value ends that is not a text, None while that is not certain."""
-        if text[start] in "{[":
-            self._nested = self._nested or JsonEnd()
-            end = self._nested.of(text, start)
-            if end is not None:
-                self._nested = None
-            return end
-        try:
-            _, end = _DECODER.raw_decode(text, start)
-        except ValueError:
-            return None
-        return end if end < len(text) else None  # a number may go on
-
-    def _string(self, text: str) -> str:
-        match = _IN_STRING.match(text, self._at)
-        assert match is not None
-        end = match.end()
-        closed = text[end : end + 1] == '"'
-        if not closed and _HALF_CHARACTER.search(match[0]):
-            end -= 6
-        said = _decoded(text[self._at : end])
-        if said is None:
-            return ""
-        self._at = end + closed
-        self._in_string = not closed
-        return dump(said)[1:-1] + ('"' if closed else "")
-
-
-def dump(value: Any) -> str:
-    """`value` as JSON, in one form everywhere; half characters, which no text may hold, are replaced."""
-    return _LONE_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False))
-
-
-def _stays_text(schema: Any) -> bool:
-    """Whether a text is left as it is under this schema."""
-    types = allowed_types(schema) if isinstance(schema, Mapping) else []
-    return not types or "string" in types
-
-
-def _decoded(inside: str) -> str | None:
-    try:
-        value = _DECODER.decode(f'"{inside}"')
-    except ValueError:
-        return None
-    return value if isinstance(value, str) else None
+        name = head["name"].strip()
+        properties = self._schemas.parameters(name).get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        return PartialCall(name, head.groupdict().get("id"), self._form.arguments(head.end(), known))

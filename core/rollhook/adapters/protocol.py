@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from rollhook.adapters.body import Fields
 from rollhook.adapters.errors import WireError
+from rollhook.adapters.images import IMAGE_PARTS, Content, Images, joined
 from rollhook.adapters.reading import TurnEvent
 from rollhook.adapters.sessions import Session
 from rollhook.adapters.turns import Answer, Ask
@@ -92,21 +93,31 @@ def filled(frame: bytes, text: str, number: int | None = None) -> bytes:
     return frame.replace(_TEXT_IN_JSON, json.dumps(text, ensure_ascii=False).encode(), 1)
 
 
-def text_of(fields: Fields, name: str, text_types: frozenset[str], image_types: frozenset[str]) -> str:
+def text_of(fields: Fields, name: str, text_types: frozenset[str]) -> str:
     """A content that is a string or a list of text parts. Raises WireError (400) for images and the rest."""
     content = fields.get(name)
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    return "".join(part_text(part, text_types, image_types) for part in fields.objects(name))
+    return "".join(part_text(part, text_types) for part in fields.objects(name))
 
 
-def part_text(part: Fields, text_types: frozenset[str], image_types: frozenset[str]) -> str:
-    """The text of one content part. Raises WireError (400) for a part the engine cannot take."""
+def content_of(fields: Fields, name: str, text_types: frozenset[str], images: Images) -> Content:
+    """As `text_of`, where images may stand too."""
+    if not isinstance(fields.get(name), list):
+        return text_of(fields, name, text_types)
+    return joined([piece_of(part, text_types, images) for part in fields.objects(name)])
+
+
+def piece_of(part: Fields, text_types: frozenset[str], images: Images) -> str | dict[str, Any]:
+    """One content part: its text, or an image. Raises WireError (400) for a part the engine cannot take."""
+    return images.part(part) if part.text("type") in IMAGE_PARTS else part_text(part, text_types)
+
+
+def part_text(part: Fields, text_types: frozenset[str]) -> str:
+    """The text of one content part. Raises WireError (400) for any other."""
     kind = part.text("type")
     if kind in text_types:
         return part.text("text") or ""
-    known = kind in image_types
-    why = "the served model takes text only" if known else "is not a content type this adapter knows"
-    return part.fail("type", f"{kind!r}: {why}")
+    return part.fail("type", f"{kind!r} cannot be shown to the model here, only text")

@@ -6,12 +6,12 @@ at once, but for a call that breaks off after its client saw it begin: then it s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
-from rollhook.adapters.partial import PartialCall, PartialCalls, dump
+from rollhook.adapters.partial import PartialCall, PartialCalls
+from rollhook.adapters.partial_arguments import dump
 from rollhook.parsing import BrokenCall, Event, Parser, TextDelta, ToolCall
 from rollhook.parsing.parser import NewId
 from rollhook.render import Renderer
@@ -60,7 +60,7 @@ class TurnReader:
     """Reads one turn. Feed it the ids as they come, then `finish` it with all of them.
 
     make_parser: makes the turn's parser with the given maker of call ids. new_call_id: makes such an id.
-    tools: as offered.
+    partial_calls: what tells of a call before it is whole.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class TurnReader:
         renderer: Renderer,
         make_parser: Callable[[NewId], Parser],
         new_call_id: Callable[[], str],
-        tools: Sequence[Mapping[str, Any]],
+        partial_calls: PartialCalls,
     ) -> None:
         self._renderer = renderer
         self._parser = make_parser(lambda name, place: new_call_id())
         self._new_call_id = new_call_id
-        self._partial_calls = PartialCalls(tools)
+        self._partial_calls = partial_calls
         self._partial: PartialCall | None = None
         self._partial_id = ""
         self._broke_off = False
@@ -131,9 +131,9 @@ class TurnReader:
             self._partial = self._partial_calls.open(text)
             if self._partial is None:
                 return []
-            self._partial_id = self._new_call_id()
+            self._partial_id = self._partial.id or self._new_call_id()
             events.append(CallOpened(index, self._partial_id, self._partial.name))
-        if arguments := self._partial.take(text):
+        if arguments := self._partial.arguments.take(text):
             events.append(ArgumentsDelta(index, arguments))
         return events
 
@@ -161,15 +161,17 @@ class TurnReader:
             self._calls.append(CallClosed(index, call.id, call.name, arguments))
             opened: list[TurnEvent] = [CallOpened(index, call.id, call.name)]
             return [*opened, ArgumentsDelta(index, arguments), self._calls[-1]]
-        if not arguments.startswith(partial.given):
+        if not arguments.startswith(partial.arguments.given):
             return [self._give_up_call(partial)]
         self._calls.append(CallClosed(index, self._partial_id, call.name, arguments))
-        return [ArgumentsDelta(index, arguments[len(partial.given) :]), self._calls[-1]]
+        return [ArgumentsDelta(index, arguments[len(partial.arguments.given) :]), self._calls[-1]]
 
     def _give_up_call(self, partial: PartialCall) -> TurnEvent:
         """A call that the client has seen begin and that cannot be read: it ends where it stands."""
         self._partial, self._broke_off = None, True
-        self._calls.append(CallClosed(len(self._calls), self._partial_id, partial.name, partial.given))
+        self._calls.append(
+            CallClosed(len(self._calls), self._partial_id, partial.name, partial.arguments.given)
+        )
         return self._calls[-1]
 
 

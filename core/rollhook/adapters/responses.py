@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from rollhook.adapters.body import Fields
-from rollhook.adapters.chat import json_constraint, offers_tools
+from rollhook.adapters.chat import json_constraint
 from rollhook.adapters.conversation import SystemStyle
 from rollhook.adapters.errors import WireError
+from rollhook.adapters.images import Images
 from rollhook.adapters.items import input_messages
 from rollhook.adapters.protocol import Frames
 from rollhook.adapters.responses_out import ResponseFrames, whole_response
 from rollhook.adapters.sessions import Session
+from rollhook.adapters.tool_choice import openai_choice
 from rollhook.adapters.tool_names import ToolNames
 from rollhook.adapters.turns import Answer, Ask
 from rollhook.protocols import Message
@@ -40,17 +42,18 @@ class Responses:
     path = "/v1/responses"
     call_prefix = "call_"
 
-    def __init__(self, style: SystemStyle) -> None:
+    def __init__(self, style: SystemStyle, *, images: bool = False) -> None:
         self._style = style
+        self._images = images
 
     def read(self, body: Fields, session: Session) -> Ask:
         """See `rollhook.adapters.protocol.Wire.read`."""
         for name, why in UNSERVED.items():
             body.refuse(name, why)
-        for name in ("store", "parallel_tool_calls"):  # read again when the answer is there
-            body.flag(name)
+        body.flag("store")  # read again when the answer is there
         names = ToolNames(body)
-        messages = _before(body, session) + input_messages(body, names)
+        images = Images(served=self._images)
+        messages = _before(body, session) + input_messages(body, images)
         if not messages:
             body.fail("input", "must hold at least one message")
         if instructions := body.text("instructions"):
@@ -63,8 +66,9 @@ class Responses:
             tools=names.tools,
             stream=body.flag("stream"),
             max_new_tokens=body.integer("max_output_tokens", 1),
-            offer_tools=offers_tools(body),
+            choice=openai_choice(body, names.tools),
             constraint=json_constraint(text.object("format") if text else None, ""),
+            images=images.by_digest,
             asked={**asked, "dropped_tools": names.dropped} if names.dropped else asked,
         )
 
@@ -79,7 +83,7 @@ class Responses:
     def remember(self, body: Fields, ask: Ask, answer: Answer, session: Session) -> None:
         """What the response added to its history, unless the client keeps that itself."""
         if body.flag("store", True):
-            new = [*input_messages(body, ToolNames(body)), answer.message]
+            new = [*input_messages(body, Images(served=self._images)), answer.message]
             session.responses[answer.id] = (_previous(body), new)
 
     def error(self, error: WireError) -> dict[str, Any]:

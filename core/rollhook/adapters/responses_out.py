@@ -172,7 +172,7 @@ def _response(
             "previous_response_id": body.text("previous_response_id"),
             "temperature": None,
             "top_p": None,
-            "tool_choice": "auto" if ask.offer_tools else "none",
+            "tool_choice": body.get("tool_choice") or "auto",
             "tools": [],
             "max_output_tokens": ask.max_new_tokens,
             "usage": None if answer is None else _usage(answer),

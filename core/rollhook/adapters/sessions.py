@@ -24,7 +24,7 @@ from rollhook.ledger import Ledger, Segment
 from rollhook.protocols import Message
 
 SessionKey = Literal["secret", "id"]
-Purpose = Literal["main", "side", "constrained"]
+Purpose = Literal["main", "side"]
 
 KEY_PREFIX = "rhk-"
 NONCE_BYTES = MAC_BYTES = 16
@@ -46,9 +46,11 @@ class AdapterSession:
 class Session:
     """One live session.
 
-    ledgers: "main" for conversations with tools, "side" for those without, "constrained" for answers whose
-    form was forced. asked: what clients asked for and did not decide, [{"turn", ...}], one entry a change.
+    ledgers: "main" for conversations with tools, "side" for those without.
+    asked: what clients asked for and did not decide, [{"turn", ...}], one entry a change.
     responses: what each stored response added, by its id: (the response before, messages).
+    train_constrained: whether turns whose form was forced train. constrained_turns: their numbers.
+    images: data URLs by digest. images_of: the digests of a turn's images, by the engine's request id.
     last_finish: how the last turn ended. truncated: the last request was refused for want of turns or room.
     """
 
@@ -61,6 +63,10 @@ class Session:
     ledgers: dict[Purpose, Ledger] = field(default_factory=dict)
     asked: list[dict[str, Any]] = field(default_factory=list)
     responses: dict[str, tuple[str | None, list[Message]]] = field(default_factory=dict)
+    train_constrained: bool = False
+    constrained_turns: list[int] = field(default_factory=list)
+    images: dict[str, str] = field(default_factory=dict)
+    images_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
     requests: int = 0
     turns: int = 0
     sampled_tokens: int = 0
@@ -113,12 +119,10 @@ class Session:
             alone = not self.ledgers.get("main")
             side.trained = alone or train_side_calls
             side.role = "main" if alone else "side"
-        if constrained := self.ledgers.get("constrained"):
-            constrained.trained = False
 
     def segments(self) -> list[Segment]:
         """Every segment, those of the main conversation first."""
-        order: tuple[Purpose, ...] = ("main", "side", "constrained")
+        order: tuple[Purpose, ...] = ("main", "side")
         ledgers = [self.ledgers[purpose] for purpose in order if purpose in self.ledgers]
         return [segment for ledger in ledgers for segment in ledger.segments()]
 
@@ -129,6 +133,7 @@ class Session:
             "turns": self.turns,
             "sampled_tokens": self.sampled_tokens,
             "forks": [reason for ledger in self.ledgers.values() for _, reason in ledger.forks],
+            "constrained_turns": list(self.constrained_turns),
             "asked": list(self.asked),
         }
 

@@ -6,19 +6,24 @@ run's sampling parameters are what reaches the engine, whatever the client asked
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from rollhook.adapters.errors import WireError, as_wire_error, bad_request, too_long
+from rollhook.adapters.images import digests_in
+from rollhook.adapters.partial import PartialCalls
 from rollhook.adapters.reading import Said, TurnEvent, TurnReader
 from rollhook.adapters.sessions import Purpose, Session
+from rollhook.adapters.tool_choice import ToolChoice
 from rollhook.engine import Completion, Delta, Engine
 from rollhook.errors import EngineError, RenderError
 from rollhook.ledger import Ledger, Prompt
-from rollhook.parsing import make_parser
+from rollhook.parsing import ALWAYS_REASONS, make_parser
+from rollhook.parsing.forcing import CALL_FORMS, Thinking, forced_calls
 from rollhook.protocols import FinishReason, Message
 
 DEFAULT_MAX_NEW_TOKENS = 4096
@@ -29,8 +34,9 @@ MISTRAL_ID_LENGTH = 9  # its template refuses call ids of another length
 class Ask:
     """What a protocol module read in a request.
 
-    model: as the client names it. tools: in OpenAI's form. offer_tools: whether calls are looked for.
-    constraint: sampling parameters that force the answer's form; such a turn never trains.
+    model: as the client names it. tools: in OpenAI's form.
+    constraint: sampling parameters that force the answer's form.
+    images: the request's images by their digest, which is what messages hold of them: data URLs.
     asked: what the client asked for and does not decide, for the record.
     """
 
@@ -39,8 +45,9 @@ class Ask:
     tools: Sequence[Mapping[str, Any]] = ()
     stream: bool = False
     max_new_tokens: int | None = None
-    offer_tools: bool = True
+    choice: ToolChoice = field(default_factory=ToolChoice)
     constraint: Mapping[str, Any] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -92,6 +99,8 @@ class LiveTurn:
                 "tools: this adapter was made without a tool_parser, so it offers none", "tools"
             )
         self._ledger, self.prompt = extend(session, ask)
+        self._images = tuple(digests_in(ask.messages))
+        self._constraint = {**ask.constraint, **self._demanded_calls()}
         self._sampling = self._sampling_params()
         self._completion: Completion | None = None
         self._message: Message = {}
@@ -104,9 +113,14 @@ class LiveTurn:
         """
         reader = self._reader()
         on_delta = None if on_event is None else _feeding(reader, on_event)
+        ids = self.prompt.input_ids
         try:
             completion = await self._engine.generate(
-                self.prompt.input_ids, self._sampling, session=self.session.id, on_delta=on_delta
+                ids,
+                self._sampling,
+                session=self.session.id,
+                on_delta=on_delta,
+                extra=self._image_data(ids) if self._images else None,
             )
         except EngineError as error:
             raise as_wire_error(error) from error
@@ -133,12 +147,32 @@ class LiveTurn:
     def commit(self) -> None:
         """Put the sampled turn into the ledger."""
         assert self._completion is not None
-        self._ledger.commit(self.prompt, self._completion, self._message)
+        completion = self._completion
+        if self._constraint:
+            self.session.constrained_turns.append(self.session.turns)
+            if (
+                not self.session.train_constrained
+            ):  # the model's own probabilities would have sampled otherwise
+                untrained = replace(completion.carried, untrained=len(completion.token_ids))
+                completion = replace(completion, carried=untrained)
+        self._ledger.commit(self.prompt, completion, self._message)
+        if self._images:
+            self.session.images.update(self.ask.images)
+            self.session.images_of[self._completion.request_id] = self._images
         self.session.note(self.ask.asked)
         self.session.turns += 1
         self.session.sampled_tokens += len(self._completion.token_ids)
         self.session.last_finish = self._completion.finish_reason
         self.session.truncated = False  # a client that shortened its history goes on
+
+    def _image_data(self, ids: Sequence[int]) -> dict[str, Any]:
+        """The conversation's images in order, one for each place in the prompt."""
+        if (places := self._ledger.renderer.image_places(ids)) != len(self._images):
+            raise bad_request(
+                f"the prompt has {places} places for {len(self._images)} images: the model wrote some itself"
+            )
+        known = {**self.session.images, **self.ask.images}
+        return {"image_data": [known[digest] for digest in self._images]}
 
     def _check_caps(self) -> None:
         session, rules = self.session, self._rules
@@ -155,9 +189,32 @@ class LiveTurn:
                 "token_limit_reached",
             )
 
+    def _demanded_calls(self) -> dict[str, Any]:
+        """The sampling parameter by which the engine samples a call that the client demands; {} for none."""
+        choice, family = self.ask.choice, self._rules.tool_parser or ""
+        if not choice.demanded:
+            return {}
+        if self.ask.constraint:
+            raise bad_request("tool_choice: a call cannot be demanded together with a form of the answer")
+        form = CALL_FORMS.get(family)
+        if form is None:
+            raise bad_request(
+                f'tool_choice: calls of the family {family!r} cannot be forced; use "auto" or "none"',
+                "tool_choice",
+            )
+        tools = [tool for tool in self.ask.tools if tool["function"]["name"] in choice.demanded]
+        tag = forced_calls(form, tools, parallel=choice.parallel, thinking=self._thinking())
+        return {"structural_tag": json.dumps(tag)}
+
+    def _thinking(self) -> Thinking:
+        parser = self._rules.reasoning_parser
+        if parser is None:
+            return "never"
+        return "open" if self.prompt.starts_in_reasoning or parser in ALWAYS_REASONS else "may"
+
     def _sampling_params(self) -> dict[str, Any]:
-        """The run's parameters; a client's only lower the length or force the form."""
-        sampling = {**self._rules.sampling, **self.session.sampling, **self.ask.constraint}
+        """The run's parameters; a client only lowers the length or forces the form."""
+        sampling = {**self._rules.sampling, **self.session.sampling, **self._constraint}
         limits = [sampling.get("max_new_tokens"), self.ask.max_new_tokens]
         if context := self.session.max_context_tokens or self._rules.max_context_tokens:
             if self.prompt.length >= context:
@@ -172,16 +229,20 @@ class LiveTurn:
         return sampling
 
     def _reader(self) -> TurnReader:
-        parses_calls = bool(self.ask.tools) and self.ask.offer_tools
+        parses_calls = bool(self.ask.tools) and self.ask.choice.looked_for
+        tool_parser = self._rules.tool_parser if parses_calls else None
         make = partial(
             make_parser,
-            self._rules.tool_parser if parses_calls else None,
+            tool_parser,
             self._rules.reasoning_parser,
             tools=self.ask.tools,
             starts_in_reasoning=self.prompt.starts_in_reasoning,
         )
         return TurnReader(
-            self._ledger.renderer, lambda new_id: make(new_id=new_id), self._new_call_id, self.ask.tools
+            self._ledger.renderer,
+            lambda new_id: make(new_id=new_id),
+            self._new_call_id,
+            PartialCalls(tool_parser, self.ask.tools),
         )
 
     def _new_call_id(self) -> str:
@@ -216,8 +277,6 @@ def extend(session: Session, ask: Ask) -> tuple[Ledger, Prompt]:
 
 def _purpose(ask: Ask) -> Purpose:
     """A request without tools, in whose history no tool was used, is a call beside the conversation."""
-    if ask.constraint:
-        return "constrained"
     used = any(message["role"] == "tool" or message.get("tool_calls") for message in ask.messages)
     return "main" if ask.tools or used else "side"
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from rollhook.parsing.grammars import named_call
 from rollhook.parsing.json_text import json_value
-from rollhook.parsing.parser import NewId, Parser, Tags
+from rollhook.parsing.parser import NewId, Parser, tags_of
 from rollhook.parsing.results import ToolSchemas, WrittenCall
 
 _HEADER_STARTS = ("<|start|>", "<|channel|>", "<|constrain|>", "to=", "assistant")
@@ -31,9 +31,16 @@ class HarmonyParser(Parser):
         super().__init__(schemas, new_id)
         self._place: Literal["between", "text", "header", "message"] = "between"
         self._header = ""
-        self._message_tag = Tags(["<|message|>"])
-        self._starts = Tags(["<|start|>", "<|channel|>", *_ENDS])
-        self._ends = Tags([*_ENDS, "<|start|>"])
+        self._message_tag = tags_of("<|message|>")
+        self._starts = tags_of("<|start|>", "<|channel|>", *_ENDS)
+        self._ends = tags_of(*_ENDS, "<|start|>")
+
+    @property
+    def open_call(self) -> str | None:
+        """See `Parser.open_call`; from the message's header on."""
+        if self._place != "message" or _RECIPIENT.search(self._header) is None:
+            return None
+        return f"{self._header}<|message|>{self._buffer}"
 
     def _step(self, *, whole: bool) -> bool:
         steps = {

@@ -10,6 +10,7 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from rollhook.parsing.results import (
@@ -115,6 +116,12 @@ class Parser(ABC):
             )
             self._calls.append(made)
             self._events.append(made)
+
+
+@lru_cache(maxsize=64)
+def tags_of(*tags: str) -> Tags:
+    """What finds `tags`, made once: a parser is made for every turn."""
+    return Tags(tags)
 
 
 class Tags:

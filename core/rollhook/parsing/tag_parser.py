@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from rollhook.parsing.parser import NewId, Parser, Tags
+from rollhook.parsing.parser import NewId, Parser, tags_of
 from rollhook.parsing.results import ToolSchemas, WrittenCall
 
 
@@ -52,8 +52,8 @@ class TagParser(Parser):
         self._grammar = grammar
         self._reasoning_tags = reasoning
         openers = [*grammar.openers, *grammar.ignored] if grammar else []
-        self._tags = Tags([*(reasoning[:1] if reasoning else ()), *openers])
-        self._thought_tags = Tags(reasoning or ())
+        self._tags = tags_of(*(reasoning[:1] if reasoning else ()), *openers)
+        self._thought_tags = tags_of(*(reasoning or ()))
         self._in_reasoning = starts_in_reasoning and reasoning is not None
         self._opener: str | None = None
         self._searched = 0
