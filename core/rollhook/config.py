@@ -22,6 +22,7 @@ from rollhook.hookspecs import WholeCredit
 from rollhook.limits import Limits
 from rollhook.names import did_you_mean
 from rollhook.pace import Pace
+from rollhook.replay import Replay
 
 SECTION = "rollhook"
 """The section of a shared YAML file, and the attribute of a trainer's args, that is rollhook's."""
@@ -199,6 +200,11 @@ class RunConfig(BaseModel):
         config = cls.of(merged, where=where)
         _refuse_impossible(args, config)
         return config
+
+    @property
+    def replay(self) -> Replay:
+        """What the run's trainer replays."""
+        return Replay(self.top_p_replay, self.routing_replay)
 
     def fingerprint(self, *, exclude: Collection[str] = ()) -> str:
         """A hash that is equal for equal configurations, in every process. exclude: fields left out of it."""

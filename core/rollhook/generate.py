@@ -14,24 +14,27 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from rollhook.aborts import abort_flag
+from rollhook.aborts import abort_flag, unless
 from rollhook.config import RunConfig
 from rollhook.credit import BY_ROLE, Reward, applied
 from rollhook.errors import ConfigError, LimitReached, RolloutAborted, RolloutError, RowError
 from rollhook.hookspecs import Credit, TopologySpec
 from rollhook.protocols import Outcome, Score
-from rollhook.resuming import read_kept
+from rollhook.replay import Replay
+from rollhook.resuming import Kept, read_kept
 from rollhook.rollout import LiveRollout
 from rollhook.runtime import Runtime, runtime_for
 from rollhook.sample import Sample, Status, rollout_id_of
 from rollhook.scoring import score_samples
 from rollhook.siblings import (
+    Origin,
     aborted_siblings,
     failed_sample,
     kept_sample,
     longest_sibling,
     mark_aborted,
     mark_failed,
+    masked_sample,
     merge_siblings,
     result_of,
     reward_later,
@@ -49,9 +52,14 @@ async def generate(
     Returns a list of sibling Samples, or one Sample under `return_shape: sample` and in evaluation.
     Raises ConfigError, before any token, when the run cannot work as configured.
     """
-    runtime = await _runtime(args)
-    samples = await run_rollout(runtime, sample, sampling_params, evaluation=evaluation)
-    return samples[0] if evaluation or runtime.config.return_shape == "sample" else samples
+    config = RunConfig.from_args(args)
+    try:
+        runtime = await _runtime(config, args)
+    except RolloutAborted:
+        samples = [_not_begun(config, sample, evaluation=evaluation)]
+    else:
+        samples = await run_rollout(runtime, sample, sampling_params, evaluation=evaluation)
+    return samples[0] if evaluation or config.return_shape == "sample" else samples
 
 
 async def reward(args: Any, sample: Sample | Sequence[Sample]) -> Any:
@@ -61,16 +69,24 @@ async def reward(args: Any, sample: Sample | Sequence[Sample]) -> Any:
     that is already there is kept; where scoring fails the reward is 0.0 and the Sample becomes FAILED.
     Verifiers that see all answers to a prompt take those of the list.
     """
-    runtime = await _runtime(args)
-    if isinstance(sample, Sequence):
-        return await reward_samples(runtime, sample)
-    return (await reward_samples(runtime, [sample]))[0]
+    samples = sample if isinstance(sample, Sequence) else [sample]
+    try:
+        runtime = await _runtime(RunConfig.from_args(args), args)
+    except RolloutAborted:
+        rewards = _aborted_rewards(samples)
+    else:
+        rewards = await reward_samples(runtime, samples)
+    return rewards if samples is sample else rewards[0]
 
 
-async def _runtime(args: Any) -> Runtime:
-    """The Runtime for a trainer's args. Where slime runs in this process, it aborts when slime does."""
-    runtime = await runtime_for(RunConfig.from_args(args))
-    if flag := abort_flag(sys.modules, args):
+async def _runtime(config: RunConfig, args: Any) -> Runtime:
+    """The Runtime for a trainer's args. Where slime runs in this process, it aborts when slime does.
+
+    Raises RolloutAborted when slime aborts while it opens; the opening goes on, for the next call.
+    """
+    flag = abort_flag(sys.modules, args)
+    runtime = await unless(flag, runtime_for(config))
+    if flag is not None:
         runtime.aborts.watch(flag)
     return runtime
 
@@ -87,7 +103,7 @@ async def reward_samples(runtime: Runtime, samples: Sequence[Sample]) -> list[An
     try:
         scored = await runtime.aborts.run(score_samples(runtime, list(unscored.values())))
     except RolloutAborted:
-        return [mark_aborted(sample) if sample.reward is None else sample.reward for sample in samples]
+        return _aborted_rewards(samples)
     scores = dict(zip(unscored, scored, strict=True))
     rewards = []
     for sample in samples:
@@ -99,10 +115,14 @@ async def reward_samples(runtime: Runtime, samples: Sequence[Sample]) -> list[An
     return rewards
 
 
+def _aborted_rewards(samples: Sequence[Sample]) -> list[Any]:
+    return [mark_aborted(sample) if sample.reward is None else sample.reward for sample in samples]
+
+
 def _answer(sample: Sample) -> Hashable:
     """Equal for siblings that stand for one recorded answer; a Sample without a record stands for itself."""
     answer = result_of(sample).get("answer")
-    if answer is None or sample.rollout_id is None:
+    if not isinstance(answer, str) or sample.rollout_id is None:
         return id(sample)
     return (sample.group_index, sample.rollout_id, answer)
 
@@ -118,20 +138,36 @@ async def run_rollout(
     config = runtime.config
     one = evaluation or config.return_shape == "sample"
     if _is_finished(sample) and not evaluation:
-        return [sample]
-    resumed = config.partial_rollout and one and not evaluation
+        masked = config.partial_rollout and config.mask_kept_tokens
+        return [masked_sample(sample) if masked else sample]
     rollout = LiveRollout(
         runtime=runtime,
         row=sample,
         rollout_id=rollout_id_of(sample),
         sampling={**config.sampling, **sampling},
-        kept=read_kept(sample, runtime.replay, masked=config.mask_kept_tokens) if resumed else None,
+        kept=_kept(config, sample, evaluation=evaluation),
         evaluation=evaluation,
     )
     rollout.event("rollout_started", index=sample.index)
     samples = await _settle(rollout)
     rollout.event("rollout_finished", status=samples[0].status.value, reward=samples[0].reward)
     return [longest_sibling(samples)] if one else samples
+
+
+def _kept(config: RunConfig, sample: Sample, *, evaluation: bool) -> Kept | None:
+    """What the rollout of `sample` goes on from; None when it begins."""
+    if evaluation or not config.partial_rollout or config.return_shape == "list":
+        return None
+    return read_kept(sample, config.replay, masked=config.mask_kept_tokens)
+
+
+def _not_begun(config: RunConfig, sample: Sample, *, evaluation: bool) -> Sample:
+    """The ABORTED Sample of a rollout that ended before it began: as it came, or empty."""
+    replay = Replay() if evaluation else config.replay
+    origin = Origin(sample, rollout_id_of(sample), replay=replay)
+    if _kept(config, sample, evaluation=evaluation) is not None:
+        return kept_sample(origin)
+    return aborted_siblings(origin, [])[0]
 
 
 def _is_finished(sample: Sample) -> bool:
@@ -219,7 +255,8 @@ def _credit(rollout: LiveRollout, resolved: Resolved, *, cut: bool) -> Credit:
 
 async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, credit: Credit) -> Reward:
     """What the rollout earned: the topology's own reward, else the verifier's, else its roles' mean, else the
-    environment's.
+    environment's; None when nobody scored it yet. Where its topology rewards the roles and a limit cut it
+    before it could, nobody else would: it earned 0.0.
     """
     spec, config = resolved.topology.spec, rollout.runtime.config
     assert isinstance(spec, TopologySpec)
@@ -232,6 +269,8 @@ async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, cre
         score = Score(fmean(outcome.role_rewards.values()))
     else:
         earned = rollout.environment.result.reward if rollout.environment else None
+        if earned is None and spec.credit in BY_ROLE:
+            earned = 0.0
         score = None if earned is None else Score(earned)
     weights = {**config.role_weights, **spec.role_weights, **config.role_weights}  # the run's come first
     parts = score.parts if score else {}

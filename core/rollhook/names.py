@@ -18,7 +18,7 @@ BUILTIN_PLUGIN = "rollhook"
 """The plugin name that built-in items live under."""
 
 PUBLISHED_PLUGINS = frozenset(
-    {"browser", "calculator", "debate", "retool", "search-r1", "terminal", "topologies"}
+    {"browser", "calculator", "debate", "docker", "retool", "search-r1", "terminal", "topologies"}
 )
 """Plugins the project publishes; each is the distribution `rollhook-NAME`."""
 

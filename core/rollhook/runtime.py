@@ -37,7 +37,7 @@ from rollhook.served import ServedModel, serve_model
 from rollhook.spec import Choice, Resolver
 from rollhook.version import __version__
 
-CLOSE_GRACE_S = 60.0
+CLOSE_GRACE_S = 40.0
 """For a whole runtime to close: longer than what it holds may take."""
 
 _T = TypeVar("_T")
@@ -63,7 +63,7 @@ class Runtime:
         tokenizer: Any = None,
     ) -> None:
         self.config = config
-        self.replay = Replay(config.top_p_replay, config.routing_replay)
+        self.replay = config.replay
         named = list(config.plugins)
         if plugins is None:
             plugins = Plugins(block=config.block)

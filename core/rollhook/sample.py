@@ -236,10 +236,11 @@ def certify(sample: Sample) -> None:
         not sample.remove_sample or any(mask) or sample.reward != 0.0
     ):
         raise CertificationError("a FAILED sample must be removed, masked and have reward 0.0")
-    _certify_replay(sample)
+    certify_replay(sample)
 
 
-def _certify_replay(sample: Sample) -> None:
+def certify_replay(sample: Sample) -> None:
+    """The part of `certify` about what the trainer replays."""
     ids = getattr(sample, "rollout_top_p_token_ids", None)
     offsets = getattr(sample, "rollout_top_p_token_offsets", None)
     if (ids is None) != (offsets is None):

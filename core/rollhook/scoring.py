@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from rollhook.errors import RolloutError, RowError
 from rollhook.hookspecs import VerifierSpec
@@ -18,8 +18,10 @@ from rollhook.protocols import EnvironmentResult, Score, View
 from rollhook.rollout import LiveRollout, prompt_messages
 from rollhook.runtime import Runtime
 from rollhook.sample import Sample, rollout_id_of
-from rollhook.siblings import RESULT_KEY
+from rollhook.siblings import result_of
 from rollhook.spec import Choice
+
+_RECORDED = {each.name for each in fields(EnvironmentResult)}
 
 
 @dataclass(slots=True)
@@ -131,15 +133,18 @@ async def _score_together(group: _Group) -> None:
 def _view(answer: _Answer) -> View:
     """What a verifier sees of a finished Sample: the recorded answer, else all of its response."""
     sample = answer.sample
-    result = (sample.metadata or {}).get(RESULT_KEY) or {}
+    result = result_of(sample)
     recorded = result.get("environment")
     said = result.get("answer")
-    response = sample.response if said is None else said
+    response = said if isinstance(said, str) else sample.response
+    environment = None
+    if isinstance(recorded, dict) and recorded.keys() == _RECORDED:
+        environment = EnvironmentResult(**recorded)
     return View(
         prompt=sample.prompt,
         label=sample.label,
         messages=[*prompt_messages(sample), {"role": "assistant", "content": response}],
         response=response,
         metadata=sample.metadata,
-        environment=EnvironmentResult(**recorded) if recorded else None,
+        environment=environment,
     )

@@ -7,7 +7,7 @@ every Sample made here has passed `certify`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -22,13 +22,13 @@ from rollhook.sample import (
     certify,
     detached,
     fresh_copy,
+    rollout_id_of,
     set_status,
     write_experts,
     write_placeholder,
     write_tokens,
     write_top_p,
 )
-from rollhook.segments import SampledTurn
 
 RESULT_KEY = "rollhook_result"
 
@@ -69,7 +69,7 @@ def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> lis
 
     Raises CreditError when the credit cannot be applied, CertificationError when an invariant breaks.
     """
-    training = [part for part in parts if any(part.segment.loss_mask)] or list(parts[:1])
+    training = _training(parts)
     masked_in = sum(sum(part.segment.loss_mask) for part in training)
     if masked_in != origin.trained_tokens:
         raise CertificationError(
@@ -80,21 +80,40 @@ def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> lis
     for sibling, part, shared in zip(siblings, training, shares, strict=True):
         set_status(sibling, part.status)
         sibling.reward = shared.reward
-        sibling.metadata[RESULT_KEY]["credit"] = asdict(shared)
+        result = sibling.metadata[RESULT_KEY]
+        result["credit"] = asdict(shared)
+        if shared.reward is None:
+            result["unfinished"] = _turns(part.segment)
         certify(sibling)
     return siblings
 
 
 def aborted_siblings(origin: Origin, parts: Sequence[Part]) -> list[Sample]:
     """What the trainer gets back of a rollout it aborted: what was sampled so far, ABORTED, reward 0.0."""
-    siblings = _from_parts(origin, parts, Reward()) or [_placeholder(origin)]
-    for sibling, part in zip_longest(siblings, parts):
+    training = _training(parts)
+    siblings = _from_parts(origin, training, Reward()) or [_placeholder(origin)]
+    for sibling, part in zip_longest(siblings, training):
         set_status(sibling, Status.ABORTED)
         sibling.reward = 0.0
         if part is not None:
-            sibling.metadata[RESULT_KEY]["unfinished"] = [_as_record(turn) for turn in part.segment.sampled]
+            sibling.metadata[RESULT_KEY]["unfinished"] = _turns(part.segment)
         certify(sibling)
     return siblings
+
+
+def _training(parts: Sequence[Part]) -> list[Part]:
+    """The parts that train; the first one where none does."""
+    return [part for part in parts if any(part.segment.loss_mask)] or list(parts[:1])
+
+
+def masked_sample(sample: Sample) -> Sample:
+    """A copy of a finished Sample in which nothing trains any more."""
+    made = detached(sample)
+    made.rollout_id = rollout_id_of(sample)
+    made.loss_mask = [0] * sample.response_length
+    made.rollout_log_probs = [0.0] * sample.response_length
+    certify(made)
+    return made
 
 
 def kept_sample(origin: Origin) -> Sample:
@@ -145,24 +164,26 @@ def mark_failed(sample: Sample, error: RolloutError) -> None:
         "message": str(error),
     }
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
-    known = metadata.get(RESULT_KEY) or _result(None, 0, 1, Origin(sample, 0), Reward())
+    known = result_of(sample) or _result(None, 0, 1, Origin(sample, 0), Reward())
     sample.metadata = {**metadata, RESULT_KEY: {**known, "error": cause}}
 
 
 def result_of(sample: Sample) -> dict[str, Any]:
-    """`metadata["rollhook_result"]`; empty where there is none."""
+    """`metadata["rollhook_result"]`; empty where there is none, or a row brought something else along."""
     metadata: object = sample.metadata
     result = metadata.get(RESULT_KEY) if isinstance(metadata, dict) else None
-    return result or {}
+    return result if isinstance(result, dict) else {}
 
 
 def reward_later(sample: Sample, value: float) -> float:
     """What `sample` gets of `value`, which its rollout was given after its end; its record says so too."""
     result = result_of(sample)
-    if not result.get("credit"):
+    credit = result.get("credit")
+    if not isinstance(credit, dict) or not isinstance(credit.get("weight"), int | float):
         return value
-    result["rollout_reward"] = result["credit"]["earned"] = value
-    return float(value * result["credit"]["weight"])
+    result["rollout_reward"] = credit["earned"] = value
+    result["unfinished"] = None
+    return float(value * credit["weight"])
 
 
 def longest_sibling(siblings: Sequence[Sample]) -> Sample:
@@ -252,9 +273,9 @@ def _result(
     }
 
 
-def _as_record(turn: SampledTurn) -> dict[str, Any]:
-    """A turn for `rollhook_result["unfinished"]`."""
-    return {**asdict(turn), "weight_versions": list(turn.weight_versions), "spec": list(astuple(turn.spec))}
+def _turns(segment: Segment) -> list[dict[str, Any]]:
+    """A segment's turns as plain JSON, for `rollhook_result["unfinished"]`."""
+    return [{**asdict(turn), "weight_versions": list(turn.weight_versions)} for turn in segment.sampled]
 
 
 def _spans(segment: Segment) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """A run's record on disk.
 
-Invariant: once `append` has returned, that rollout is in the file, whatever happens to the process; a rollout
-is in the file once or not at all.
+Invariant: once `append` has returned, that rollout is in the file, whatever happens to the process; of each
+rollout readers see one record or none.
 
     DIR/run.json         what the run is: format, identity, facts; replaced atomically, never edited
     DIR/rollouts.jsonl   {"index": 7, "samples": [...]}, a line for each finished rollout, as they finished

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from rollhook import Limits, Status
+from rollhook import Status
 
 
 def pairs(module: Any, *, protocol: bool) -> list[tuple[str, Any]]:
@@ -50,7 +50,7 @@ def shown(value: object) -> str:
         return value.__name__
     if isinstance(value, Status):
         return f"Status.{value.name}"
-    if isinstance(value, Limits) or dataclasses.is_dataclass(value):
+    if isinstance(value, BaseModel) or dataclasses.is_dataclass(value):
         return f"{type(value).__name__}()"
     return repr(value)
 

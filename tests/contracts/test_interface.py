@@ -8,8 +8,10 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -35,9 +37,13 @@ from rollhook.export import export_run
 from rollhook.hookspecs import HookSpecs
 from rollhook.limits import Limits
 from rollhook.names import PUBLISHED_PLUGINS
+from rollhook.pace import Pace
 from rollhook.parsing import REASONING_PARSERS, TOOL_PARSERS
 from rollhook.plugins import ENTRY_POINT_GROUP, ITEM_LISTS, builtin_plugin
 from rollhook.registry import PLURAL
+from rollhook.slime.eval_flags import EvalFlags
+from rollhook.slime.flags import RolloutFlags
+from rollhook.slime.reward_flags import RewardFlags
 from rollhook.store import RunRecord, RunStore
 from rollhook.testing import ScriptedEngine, fixtures
 from rollhook.testing.tokenizers import SOURCES
@@ -328,14 +334,44 @@ class Recorder:
 def test_the_attributes_read_from_a_trainers_args_are_as_the_page_says() -> None:
     args = Recorder()
     RunConfig.from_args(args)
+    RewardFlags.from_args(args)
 
     assert args.read == set(first_column(SECTIONS["Attributes of args"]))
+
+
+class Blank(Recorder):
+    """A trainer's args whose every flag is there and says nothing."""
+
+    def __getattribute__(self, name: str) -> Any:
+        with suppress(AttributeError):
+            return super().__getattribute__(name)
+        return [SimpleNamespace(name="exam", path="exam.jsonl")] if name == "eval_datasets" else None
+
+
+def test_the_attributes_that_rollout_functions_read_are_as_the_page_says() -> None:
+    args, evaluated = Blank(), Blank()
+    with pytest.raises(rollhook.ConfigError, match="set --rollout-batch-size"):
+        RolloutFlags.from_args(args, RunConfig())
+    EvalFlags.from_args(evaluated)
+
+    assert args.read | ENGINES == set(first_column(SECTIONS["Attributes of args for rollout functions"]))
+    assert evaluated.read - {"custom_generate_function_path"} == set(
+        first_column(SECTIONS["Attributes of args for evaluations"])
+    )
+
+
+ENGINES = {"rollout_num_gpus", "rollout_num_gpus_per_engine"}
+"""Read where there is a concurrency to multiply."""
+
+
+def test_the_settings_of_fully_asynchronous_rollouts_are_as_the_page_says() -> None:
+    assert model_rows(Pace) == documented("fully_async")
 
 
 def test_dotted_paths_for_slime_resolve() -> None:
     for path in first_column(SECTIONS["Dotted paths"]):
         module, _, name = path.rpartition(".")
-        assert inspect.iscoroutinefunction(getattr(__import__(module, fromlist=[name]), name))
+        assert callable(getattr(__import__(module, fromlist=[name]), name)), path
 
 
 def environment_variables(source: str) -> Iterator[str]:

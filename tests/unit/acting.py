@@ -33,11 +33,14 @@ async def acted(
     *,
     spec: Mapping[str, Any] | None = None,
     verifiers: Mapping[str, Verifier] | None = None,
+    sampling: Mapping[str, Any] | None = None,
+    evaluation: bool = False,
     **row: Any,
 ) -> tuple[list[Sample], ScriptedEngine]:
     """The samples of one rollout in which `act` is the topology, beside the items of `tests.unit.worlds`.
 
-    spec: further fields of its TopologySpec. verifiers: as `t/NAME`. row: the rest of what the row says.
+    spec: further fields of its TopologySpec. verifiers: as `t/NAME`. sampling, evaluation: as of run_rollout.
+    row: the rest of what the row says.
     """
 
     class Acting:
@@ -62,7 +65,8 @@ async def acted(
         config = RunConfig(engine=engine.url, retries=0, tool_parser="qwen25")
         async with Runtime(config, plugins=plugins, tokenizer=tokenizer) as runtime:
             metadata = {"rollhook": {"topology": "t/acting", **row}}
-            return await run_rollout(runtime, Sample(index=1, prompt="go", metadata=metadata), {}), engine
+            sample = Sample(index=1, prompt="go", metadata=metadata)
+            return await run_rollout(runtime, sample, sampling or {}, evaluation=evaluation), engine
 
 
 def _always(resource: Any) -> Callable[[Any, Run], AbstractAsyncContextManager[Any]]:

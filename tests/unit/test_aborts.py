@@ -115,6 +115,92 @@ async def test_closing_is_not_cancelled_but_not_waited_for_either() -> None:
     assert closed.is_set()
 
 
+async def test_an_abort_whose_caller_is_cancelled_is_carried_out() -> None:
+    aborts = without_engines()
+    task = asyncio.create_task(aborts.run(forever()))
+    await asyncio.sleep(0)
+    aborting = asyncio.create_task(aborts.abort())
+    await asyncio.sleep(0)
+    aborting.cancel()
+
+    with pytest.raises(RolloutAborted):
+        async with asyncio.timeout(20):
+            await task
+    assert aborting.cancelled()
+
+
+async def test_two_aborts_at_once_cancel_once_and_both_wait() -> None:
+    cancelled = 0
+
+    async def counting() -> None:
+        nonlocal cancelled
+        while cancelled < 2:
+            try:
+                await forever()
+            except asyncio.CancelledError:
+                cancelled += 1
+
+    aborts = Aborts(lambda: [], close_grace_s=0.05)
+    task = asyncio.create_task(aborts.run(counting()))
+    await asyncio.sleep(0)
+    async with asyncio.TaskGroup() as both:
+        for _ in range(2):
+            both.create_task(aborts.abort())
+    with pytest.raises(RolloutAborted):
+        await task
+    counted = cancelled
+    await aborts.close()
+
+    assert (counted, cancelled) == (1, 2)
+
+
+async def test_work_that_an_abort_came_upon_ends_also_when_it_was_lifted_since() -> None:
+    seen = []
+    begun, lifted = asyncio.Event(), asyncio.Event()
+    aborts = without_engines()
+
+    async def work() -> None:
+        begun.set()
+        await lifted.wait()
+        seen.append(aborts.caller_must_end)
+
+    async def later() -> None:
+        seen.append(aborts.caller_must_end)
+
+    task = asyncio.create_task(aborts.run(work()))
+    await begun.wait()
+    aborting = asyncio.create_task(aborts.abort())
+    await asyncio.sleep(0)
+    aborts.lift()
+    lifted.set()
+    await aborts.run(later())
+    await asyncio.gather(task, aborting)
+
+    assert seen == [True, False]
+    assert not aborts.caller_must_end
+
+
+async def test_who_waits_for_work_that_is_given_up_at_the_close_is_let_go() -> None:
+    let_go, begun = asyncio.Event(), asyncio.Event()
+
+    async def deaf() -> None:
+        begun.set()
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    aborts = Aborts(lambda: [], close_grace_s=0.05)
+    task = asyncio.create_task(aborts.run(deaf()))
+    await begun.wait()
+    await aborts.close()
+    with pytest.raises(RolloutAborted):
+        async with asyncio.timeout(20):
+            await task
+    let_go.set()
+
+
 async def test_a_flag_is_followed_only_while_work_is_done() -> None:
     up = False
     aborts = without_engines()

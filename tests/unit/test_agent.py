@@ -164,6 +164,39 @@ async def test_an_inner_topologys_turns_go_through_before_turn_and_its_own_do_no
     assert said == ["what first?", "rest, then 1 messages"]
 
 
+async def test_of_topologies_inside_each_other_the_innermost_comes_first_before_a_turn(
+    smollm2_tokenizer: Any,
+) -> None:
+    words = ["outer", "inner"]
+
+    async def act(rollout: Rollout) -> Outcome:
+        word = words.pop(0)
+
+        async def before_turn(agent: Agent, said: Said) -> Said:
+            return f"{said if isinstance(said, str) else 'go'} {word}"
+
+        return await rollout.run_topology("inner", before_turn=before_turn)
+
+    topology = {"name": "t/acting", "inner": "t/acting"}
+    _, engine = await acted(smollm2_tokenizer, ["done"], act, spec={"config": Wrapping}, topology=topology)
+
+    assert "user\ngo inner outer<|im_end|>" in engine.requests[0].prompt
+
+
+async def test_in_evaluation_nothing_trains_so_a_role_may_keep_its_temperature(
+    smollm2_tokenizer: Any,
+) -> None:
+    async def act(rollout: Rollout) -> None:
+        await rollout.agent(sampling={"temperature": 1.0}).turn("go")
+
+    [sample], engine = await acted(
+        smollm2_tokenizer, ["done"], act, sampling={"temperature": 0.6}, evaluation=True
+    )
+
+    assert sample.status.value == "completed"
+    assert engine.requests[0].sampling["temperature"] == 1.0
+
+
 async def test_a_field_that_names_no_topology_cannot_be_run(smollm2_tokenizer: Any) -> None:
     async def act(rollout: Rollout) -> Outcome:
         return await rollout.run_topology("inner")

@@ -304,6 +304,17 @@ async def test_a_limit_that_keeps_roles_from_their_rewards_is_no_failure(smollm2
     assert (sample.status, sample.reward) == (Status.TRUNCATED, 1.0)
 
 
+async def test_roles_that_a_limit_kept_from_their_rewards_earned_nothing_where_nobody_else_scores(
+    smollm2_tokenizer: Any,
+) -> None:
+    stubborn = row(topology="w/stubborn", limits={"max_turns": 2})
+    async with running(smollm2_tokenizer, ["4"] * 2) as (runtime, _):
+        samples = await run_rollout(runtime, stubborn, {})
+
+    assert [(s.status, s.reward) for s in samples] == [(Status.TRUNCATED, 0.0)]
+    assert samples[0].metadata["rollhook_result"]["rollout_reward"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("deed", "message"),
     [

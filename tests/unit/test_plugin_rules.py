@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import asynccontextmanager
 from typing import Any
@@ -201,7 +202,17 @@ def test_environment_defaults_and_topology_credit_are_checked() -> None:
     assert "defaults is a dict; the rule is rollhook's Defaults" in error_of(
         rollhook_environments=returns([environment])
     )
-    assert "credit is 'shared'; the rule is one of broadcast, split, roles" in error_of(
+    known = "broadcast, split, split_segments, roles, zero_sum"
+    assert f"credit is 'shared'; the rule is one of {known}" in error_of(
+        rollhook_topologies=returns([topology])
+    )
+
+
+@pytest.mark.parametrize("weights", [{"judge": -1.0}, {"judge": math.inf}, {"judge": "much"}, {1: 1.0}, 2.0])
+def test_role_weights_are_finite_numbers_by_role(weights: Any) -> None:
+    topology = TopologySpec(name="t", create=nothing, credit="roles", role_weights=weights)
+
+    assert f"role_weights is {weights!r}; the rule is finite numbers of at least 0 by role" in error_of(
         rollhook_topologies=returns([topology])
     )
 

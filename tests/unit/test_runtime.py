@@ -27,7 +27,7 @@ from rollhook import (
     hookimpl,
     run_rollout,
 )
-from rollhook.runtime import close_runtimes, runtime_for
+from rollhook.runtime import close_runtimes, loops_with_runtimes, runtime_for
 from rollhook.testing import ScriptedEngine
 
 
@@ -204,3 +204,31 @@ def test_each_event_loop_has_its_own_runtime(smollm2_tokenizer: Any) -> None:
             return runtime
 
     assert asyncio.run(one()) is not asyncio.run(one())
+
+
+async def test_a_failed_opening_takes_no_later_one_with_it(smollm2_tokenizer: Any) -> None:
+    """Who retries at once, while others have not heard of the failure yet, gets a runtime that is kept."""
+    async with ScriptedEngine(smollm2_tokenizer, []) as engine:
+        config = RunConfig(engine=engine.url, tokenizer="/nowhere")
+
+        async def retrying() -> None:
+            for _ in range(2):
+                with pytest.raises(ConfigError, match="no tokenizer"):
+                    await runtime_for(config)
+
+        await asyncio.gather(retrying(), retrying(), retrying())
+        before = asyncio.all_tasks()
+        await close_runtimes()
+
+    assert not [task for task in before if task.get_name() == "rollhook open the runtime"]
+
+
+def test_a_loop_that_ends_closes_what_was_open_on_it(smollm2_tokenizer: Any) -> None:
+    async def one() -> Runtime:
+        async with ScriptedEngine(smollm2_tokenizer, []) as engine:
+            return await runtime_for(RunConfig(engine=engine.url, tokenizer=smollm2_tokenizer.name_or_path))
+
+    client: Any = asyncio.run(one()).engine
+
+    assert client._http is None
+    assert loops_with_runtimes() == []

@@ -150,3 +150,23 @@ async def test_one_verifier_for_all_is_configured_as_the_row_does_where_it_names
         results = await score_samples(runtime, rows, by=by)
 
     assert values(results) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "abc",
+        ["answer"],
+        {"answer": ["4"], "environment": "won", "credit": "all"},
+        {"environment": {"reward": 1.0}, "credit": {"share": 9}},
+    ],
+)
+async def test_a_record_that_is_none_of_ours_is_scored_as_if_it_were_not_there(result: Any) -> None:
+    """Samples of another generate function: a data file may hold anything under our name."""
+    metadata = {"rollhook": {"verifier": "number"}, "rollhook_result": result}
+    sample = Sample(index=1, rollout_id=1, prompt="2+2?", label="4", response="4", metadata=metadata)
+    bad = Sample(index=2, rollout_id=2, prompt="q", metadata={"rollhook_result": result})
+    bad.tokens, bad.response_length = [1, 2], 1
+    async with Runtime(RunConfig()).scoring() as runtime:
+        assert await reward_samples(runtime, [sample, bad]) == [1.0, 0.0]
+    assert bad.remove_sample

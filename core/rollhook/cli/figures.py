@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollhook.sample import Sample
+from rollhook.siblings import result_of
 
 _WORST_FIRST = ("failed", "aborted", "truncated", "completed", "pending")
 
@@ -49,12 +50,6 @@ def figures(index: int, samples: Sequence[Sample]) -> Figures:
         forks=tuple(fork["reason"] for result in results for fork in result.get("forks", ())),
         error=next((result["error"] for result in results if result.get("error")), None),
     )
-
-
-def result_of(sample: Sample) -> dict[str, Any]:
-    """`metadata["rollhook_result"]`, empty when rollhook did not make the sample."""
-    result: dict[str, Any] = sample.metadata.get("rollhook_result") or {}
-    return result
 
 
 def trained_tokens(sample: Sample) -> int:

@@ -56,6 +56,7 @@ class Job:
     samples_per_prompt: int
     limit: int | None
     evaluation: bool
+    retry_failed: bool
 
 
 @click.command("run", short_help="Run every row of a data file and record what comes of it.")
@@ -69,6 +70,7 @@ class Job:
 @click.option("--concurrency", type=click.IntRange(1), help="How many rollouts run at once.")
 @click.option("--limit", type=click.IntRange(1), help="Stop after so many rows.")
 @click.option("--seed", type=int, help="Seeds every turn; by default the configuration's, else 0.")
+@click.option("--retry-failed", is_flag=True, help="Run again what failed in this directory before.")
 @click.option("--evaluation", is_flag=True, help="One sample for each rollout, with its whole reward.")
 @click.option("--tokenizer", help="A directory or hub name; by default what the engine says.")
 @click.option("--tool-parser", help="How the model writes tool calls.")
@@ -85,6 +87,7 @@ def command(
     out: Path,
     samples_per_prompt: int,
     limit: int | None,
+    retry_failed: bool,
     evaluation: bool,
     config_file: Path | None,
     plugin: tuple[str, ...],
@@ -104,7 +107,7 @@ def command(
     if config.seed is None:
         config = config.model_copy(update={"seed": 0})
     keys = DataKeys(input_key, label_key, metadata_key, tool_key)
-    job = Job(data, out, keys, config, plugins, samples_per_prompt, limit, evaluation)
+    job = Job(data, out, keys, config, plugins, samples_per_prompt, limit, evaluation, retry_failed)
     resume, totals = shlex.join(_command_line()), Totals()
     try:
         ctx.exit(_run(job, resume, totals))
@@ -120,7 +123,7 @@ def _run(job: Job, resume: str, totals: Totals) -> int:
     runtime = Runtime(job.config, plugins=job.plugins)
     total = _checked_rows(job, runtime) * job.samples_per_prompt
     with RunStore(job.out, RunRecord(_identity(job), _facts(resume))) as store:
-        failed = _load_done(job.out, totals)
+        failed = _load_done(store, totals, retried=range(total if job.retry_failed else 0))
         missing = sum(index not in store.done for index in range(total))
         if store.done:
             click.echo(f"{len(store.done)} rollouts are in {job.out}, {missing} are to run", err=True)
@@ -145,14 +148,21 @@ def _checked_rows(job: Job, runtime: Runtime) -> int:
     return rows if job.limit is None else min(rows, job.limit)
 
 
-def _load_done(out: Path, totals: Totals) -> list[Figures]:
-    """Count what an earlier command finished; returns the failed ones."""
-    failed = []
-    for rollout in read_rollouts(out):
+def _load_done(store: RunStore, totals: Totals, *, retried: range) -> list[Figures]:
+    """Count what an earlier command finished; returns what failed.
+
+    retried: indices of which failed rollouts run again, and are neither counted nor returned.
+    """
+    failed, again = [], []
+    for rollout in read_rollouts(store.directory):
         one = figures(rollout.index, rollout.samples)
+        if one.error and one.index in retried:
+            again.append(one.index)
+            continue
         totals.add(one)
         if one.error:
             failed.append(one)
+    store.reopen(again)
     return failed
 
 

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rollhook.cli.figures import cause, figures, number, result_of, trained_tokens
+from rollhook.cli.figures import cause, figures, number, trained_tokens
 from rollhook.cli.terminal import make_console
 from rollhook.errors import ConfigError
 from rollhook.sample import Sample
+from rollhook.siblings import result_of
 from rollhook.store import StoredRollout, read_record, read_rollout, read_rollouts
 
 _PALETTE = ("green", "magenta", "cyan", "yellow", "blue", "red")

@@ -14,6 +14,7 @@ from rollhook.scoring import score_samples
 from rollhook.testing import ScriptedEngine
 from rollhook.verifiers.judge import read_points
 from tests.unit.verifiers.world import ODD_ANSWERS, Service, scored, serving, values
+from tests.unit.worlds import running
 
 
 def mark_in(text: str) -> str:
@@ -166,6 +167,27 @@ async def test_another_model_of_the_run_judges_without_training(smollm2_tokenize
     assert (result["error"], result["rollout_reward"], result["scores"]) == (None, 0.8, {"points": 8.0})
     assert (result["answer"], sum(sample.loss_mask or [])) == ("four", len(engine.sampled[0].token_ids))
     assert values(again) == [0.8]
+
+
+async def test_a_judge_does_not_stop_where_the_environments_agents_do(smollm2_tokenizer: Any) -> None:
+    def judge(request: Any) -> str:
+        return f"Fine.\nSCORE {mark_in(request.prompt)}: 8"
+
+    settings = {"judge": {"model": "critic"}}
+    row = Sample(
+        index=0, prompt="go", metadata={"rollhook": {"environment": "w/counter", "verifier": "judge"}}
+    )
+    async with (
+        ScriptedEngine(smollm2_tokenizer, judge) as critic,
+        running(smollm2_tokenizer, ["stop"], models={"critic": critic.url}, settings=settings) as (
+            runtime,
+            engine,
+        ),
+    ):
+        await run_rollout(runtime, row, {})
+
+    assert engine.requests[0].sampling["stop"] == ["!"]
+    assert "stop" not in critic.requests[0].sampling
 
 
 async def test_a_model_the_run_does_not_have_is_named() -> None:
