@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollhook.carried import Carried
 from rollhook.ledger import Ledger, TurnId
 from rollhook.parsing import make_parser
 from rollhook.protocols import FinishReason, Message
@@ -53,6 +54,8 @@ class Completion:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     meta_info: Mapping[str, Any] = field(default_factory=dict)
+    matched: str | int | None = None
+    carried: Carried = field(default_factory=Carried)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,11 +235,25 @@ async def _play(
             topology = await rollout.open(resolved, stack)
             return await topology.run(rollout), None
     except LimitReached as reached:
-        return Outcome(), str(reached)
+        limit = str(reached)
     except TimeoutError:
         if not clock.expired():
             raise
-        return Outcome(), f"the rollout reached timeout_s ({resolved.limits.timeout_s:g} s)"
+        limit = f"the rollout reached timeout_s ({resolved.limits.timeout_s:g} s)"
+    return _cut_short(rollout, resolved), limit
+
+
+def _cut_short(rollout: LiveRollout, resolved: Resolved) -> Outcome:
+    """What a rollout came to that a limit ended. A lone agent's last turn is its answer. Of several agents none
+    had the last word: there is no answer, and where somebody was to score one, it earned 0.0.
+    """
+    spec = resolved.topology.spec
+    assert isinstance(spec, TopologySpec)
+    alone = sum(agent.turns > 0 for agent in rollout.agents) == 1
+    by_role = spec.credit in BY_ROLE
+    if alone and (rollout.verifiers or not by_role):
+        return Outcome()
+    return Outcome(response="", reward=Score(0.0) if rollout.verifiers or by_role else None)
 
 
 def _credit(rollout: LiveRollout, resolved: Resolved, *, cut: bool) -> Credit:
@@ -255,8 +269,7 @@ def _credit(rollout: LiveRollout, resolved: Resolved, *, cut: bool) -> Credit:
 
 async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, credit: Credit) -> Reward:
     """What the rollout earned: the topology's own reward, else the verifier's, else its roles' mean, else the
-    environment's; None when nobody scored it yet. Where its topology rewards the roles and a limit cut it
-    before it could, nobody else would: it earned 0.0.
+    environment's; None when nobody scored it yet.
     """
     spec, config = resolved.topology.spec, rollout.runtime.config
     assert isinstance(spec, TopologySpec)
@@ -269,8 +282,6 @@ async def _judge(rollout: LiveRollout, resolved: Resolved, outcome: Outcome, cre
         score = Score(fmean(outcome.role_rewards.values()))
     else:
         earned = rollout.environment.result.reward if rollout.environment else None
-        if earned is None and spec.credit in BY_ROLE:
-            earned = 0.0
         score = None if earned is None else Score(earned)
     weights = {**config.role_weights, **spec.role_weights, **config.role_weights}  # the run's come first
     parts = score.parts if score else {}

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from rollhook import Sample, Status, run_rollout
+from rollhook import Rollout, Sample, Status, run_rollout
 from rollhook.generate import reward_samples
 from rollhook.testing import Fault, Reply, ScriptedEngine, scripted_log_prob
 from tests.unit import worlds
+from tests.unit.acting import acted
 from tests.unit.worlds import running
 
 
@@ -302,6 +303,21 @@ async def test_a_limit_that_keeps_roles_from_their_rewards_is_no_failure(smollm2
         [sample] = await run_rollout(runtime, stubborn, {})
 
     assert (sample.status, sample.reward) == (Status.TRUNCATED, 1.0)
+
+
+async def test_of_several_agents_cut_short_by_a_limit_none_had_the_last_word(
+    smollm2_tokenizer: Any,
+) -> None:
+    async def act(rollout: Rollout) -> None:
+        await rollout.agent("solver", max_turns=1).turn("2 + 2?")
+        critic = rollout.agent("critic", max_turns=1)
+        await critic.turn("Is it right?")
+        await critic.turn("Are you sure?")
+
+    samples, _ = await acted(smollm2_tokenizer, ["5", "None of it."], act, verifier="w/contains")
+
+    assert [(s.status, s.reward) for s in samples] == [(Status.TRUNCATED, 0.0)] * 2
+    assert samples[0].metadata["rollhook_result"]["answer"] == ""
 
 
 async def test_roles_that_a_limit_kept_from_their_rewards_earned_nothing_where_nobody_else_scores(
