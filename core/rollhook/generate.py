@@ -244,8 +244,8 @@ async def _play(
 
 
 def _cut_short(rollout: LiveRollout, resolved: Resolved) -> Outcome:
-    """What a rollout came to that a limit ended. A lone agent's last turn is its answer. Of several agents none
-    had the last word: there is no answer, and where somebody was to score one, it earned 0.0.
+    """What a rollout came to that a limit ended. A lone agent's last turn is its answer. Of several agents
+    none had the last word: there is no answer, and where somebody was to score one, it earned 0.0.
     """
     spec = resolved.topology.spec
     assert isinstance(spec, TopologySpec)

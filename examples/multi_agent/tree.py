@@ -79,7 +79,8 @@ def starters(role: str) -> Iterator[str]:
 
 def segment_node(sample: dict[str, Any]) -> Node:
     result = sample["metadata"]["rollhook_result"]
-    facts = f"{result['turns']} turns, {sum(sample['loss_mask'])} tokens trained"
+    turns = "1 turn" if result["turns"] == 1 else f"{result['turns']} turns"
+    facts = f"{turns}, {sum(sample['loss_mask'])} tokens trained"
     return Node("segment", f"{result['kind']}: {facts}\n{sample['status']}, reward {sample['reward']:.2f}")
 
 
