@@ -25,7 +25,7 @@ run: setup
 
 test: setup
 	$(if $(CI),,-)$(BIN)/python -m rollhook.testing.tokenizers $(TOKENIZERS)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

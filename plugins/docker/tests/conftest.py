@@ -11,9 +11,10 @@ import shlex
 import shutil
 import subprocess
 import tarfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -33,9 +34,16 @@ NPROC = "--ulimit=nproc=4096:4096"
 
 
 @pytest.fixture(scope="session")
-def engine_command(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+def short_folder() -> Iterator[Path]:
+    """Podman takes no run folder of more than 50 characters, which pytest's own may have."""
+    with TemporaryDirectory(prefix="podman-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def engine_command(short_folder: Path) -> tuple[str, ...]:
     """The command line of an engine that runs, with the image."""
-    folder = tmp_path_factory.mktemp("podman")
+    folder = short_folder
     os.environ["ROLLHOOK_PODMAN"] = str(folder)
     named = os.environ.get("ROLLHOOK_ENGINE")
     here = str(Path(__file__).parent / "podman-here")
