@@ -98,6 +98,8 @@ async def check_gateway(
             bodies = [_body(place, sampling, extra) for place in range(len(keys))]
             told = await asyncio.gather(*map(partial(_ask, http, url), keys, bodies), return_exceptions=True)
             probes = [_unless_raised(each) for each in told]
+    except aiohttp.ClientConnectorError:
+        return  # whoever asks it for something next says that nobody is there
     except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError includes TimeoutError
         _log.warning("%s was not asked for a gateway's habits: %s: %s", url, type(error).__name__, error)
         return

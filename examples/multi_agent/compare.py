@@ -81,7 +81,8 @@ def main() -> int:
         runs[name] = run_variant(name, data, out, samples)
         draw(run_tree(name, runs[name].rollouts, shown=2), out / f"{name}.png")
     Console(width=110).print(table(runs))
-    sys.stdout.write(f"A picture of each run is in {out}, beside its samples.\n")
+    pictures = ", ".join(str(out / f"{name}.png") for name in runs)
+    sys.stdout.write(f"Pictures of the runs: {pictures}\n")
     return 0
 
 

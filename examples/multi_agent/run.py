@@ -39,7 +39,9 @@ def main() -> int:
     for command in (
         [sys.executable, str(HERE / "make_data.py"), str(data), *problems],
         rollhook("check", data, "--config", CONFIG),
-        rollhook("run", data, "--engine", "embedded", "--out", run, "--config", CONFIG, *samples),
+        rollhook(
+            "run", data, "--engine", "embedded", "--out", run, "--config", CONFIG, "--retry-failed", *samples
+        ),
         rollhook("export", run, exported),
     ):
         sys.stdout.write(f"$ {shown(command)}\n")

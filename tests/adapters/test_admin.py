@@ -29,6 +29,22 @@ async def request(method: str, url: str, key: str, body: Any = None) -> tuple[in
         return answer.status, await answer.json()
 
 
+async def test_a_misspelt_key_is_refused_with_the_right_one(qwen3_tokenizer: Any) -> None:
+    async with ScriptedEngine(qwen3_tokenizer, []) as engine:
+        adapter = Adapter(tokenizer=qwen3_tokenizer, sglang_url=engine.url)
+        add_admin_routes(adapter, "admin")
+        with serve(adapter) as server:
+            url = f"{server.url}/sessions"
+            told = [
+                await request("POST", url, "admin", {"samplin": {}}),
+                await request("POST", url, "admin", {"sampling": {"temprature": 2}}),
+            ]
+
+    assert [status for status, _ in told] == [400, 400]
+    assert 'samplin: unknown key; did you mean "sampling"?' in str(told[0][1])
+    assert 'sampling.temprature: unknown key; did you mean "temperature"?' in str(told[1][1])
+
+
 async def test_a_session_is_opened_used_and_finished_over_http(qwen3_tokenizer: Any) -> None:
     async with ScriptedEngine(qwen3_tokenizer, ["one"]) as engine:
         adapter = Adapter(tokenizer=qwen3_tokenizer, sglang_url=engine.url)

@@ -80,7 +80,7 @@ async def test_a_gateway_that_drops_a_field_training_needs_is_refused() -> None:
 async def test_an_engine_that_is_away_is_left_to_the_first_rollout(caplog: pytest.LogCaptureFixture) -> None:
     await check_gateway(f"http://127.0.0.1:{unused_port()}", sampling={}, extra={}, policy=None)
 
-    assert "was not asked for a gateway's habits: ClientConnectorError" in caplog.text
+    assert caplog.records == []
 
 
 async def test_an_answer_that_is_not_of_the_form_is_left_to_the_first_rollout(

@@ -21,6 +21,7 @@ from rollhook.adapters.adapter import Adapter, OpenAIAdapter
 from rollhook.adapters.body import Fields, read_json
 from rollhook.adapters.errors import UnknownSession, WireError, bad_request
 from rollhook.adapters.http import session_key
+from rollhook.config import SAMPLING
 from rollhook.errors import RolloutError
 from rollhook.sample import Sample
 
@@ -57,7 +58,10 @@ class _Admin:
         return checked
 
     async def _open(self, request: web.Request, body: Fields) -> dict[str, Any]:
+        body.only(("session_id", "sampling", "max_context_tokens", "train_constrained"))
         sampling = body.object("sampling")
+        if sampling:
+            sampling.only(SAMPLING)
         try:
             session = self._adapter.open_session(
                 body.text("session_id"),
@@ -76,6 +80,7 @@ class _Admin:
         }
 
     async def _finish(self, request: web.Request, body: Fields) -> dict[str, Any]:
+        body.only(("reward", "label", "metadata"))
         reward = body.get("reward")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
             body.fail("reward", "must be a number")

@@ -7,10 +7,11 @@ NaN), and every getter of `Fields` returns what its name says or raises WireErro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 from rollhook.adapters.errors import WireError, bad_request
+from rollhook.names import did_you_mean
 
 MAX_DEPTH = 64
 
@@ -53,6 +54,13 @@ class Fields:
     def fail(self, name: str, problem: str) -> NoReturn:
         """Refuse the request because of one field."""
         raise bad_request(f"{self.path(name)}: {problem}", self.path(name))
+
+    def only(self, known: Collection[str]) -> None:
+        """Refuse the request when it has a field that is not `known`."""
+        for name in self.value:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                self.fail(name, "unknown key" + (f"; {hint}" if hint else ""))
 
     def text(self, name: str) -> str | None:
         """A string, or None."""
