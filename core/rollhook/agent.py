@@ -80,6 +80,11 @@ class LiveAgent:
         """What its conversation may grow to, tokens; None: as far as the engine goes."""
         return self.limits.max_context_tokens
 
+    def limit_at(self, tokens: int) -> str:
+        """The limit that cut a turn after which the conversation has `tokens` tokens."""
+        most = self.limits.max_context_tokens
+        return "max_new_tokens" if most is None or tokens < most else "max_context_tokens"
+
     def restart(self) -> None:
         """Forget the conversation: the next turn opens a new one in its place."""
         self.messages = []
@@ -197,7 +202,8 @@ class LiveAgent:
             call_errors=tuple(broken.error for broken in parsed.broken_calls),
         )
         self.turns += 1
-        self.truncated = "max_new_tokens" if completion.finish_reason == "length" else None
+        cut = completion.finish_reason == "length"
+        self.truncated = self.limit_at(prompt.length + turn.tokens) if cut else None
         self.on_turn(turn)
         if completion.finish_reason == "abort":
             raise RolloutAborted

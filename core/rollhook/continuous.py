@@ -77,6 +77,7 @@ class ContinuousScheduler(Generic[Made]):
         self._closing = False
         self._failures: Counter[tuple[int | None, int | None]] = Counter()
         self._given_up: list[tuple[Rows, str]] = []
+        self._refused: list[Rows] = []
         self._counts: Counter[str] = Counter()
         self._fault: Exception | None = None
         self._changed = asyncio.Event()
@@ -108,13 +109,15 @@ class ContinuousScheduler(Generic[Made]):
         self._stop(ConfigError("rollouts were shut down while a call waited for its batch"))
         for task in self._running:
             task.cancel()
-        await self.settled()
-        unused = [group.rows for group in self._running.values()] + [group.rows for group in self._ready]
-        unused += [rows for rows, _ in self._given_up]
-        self._running.clear()
-        self._ready.clear()
-        if unused:
-            self._source.add_samples(unused)
+        try:
+            await self.settled()
+        finally:
+            unused = [group.rows for group in self._running.values()] + [group.rows for group in self._ready]
+            unused += [rows for rows, _ in self._given_up] + self._refused
+            self._running.clear()
+            self._ready.clear()
+            if unused:
+                self._source.add_samples(unused)
 
     async def take(self, current: Callable[[], Awaitable[int]]) -> Batch[Made]:
         """The next batch, oldest groups first, in the order in which they finished.
@@ -182,7 +185,7 @@ class ContinuousScheduler(Generic[Made]):
             raise fault
         if len(self._given_up) > self._max_failed:
             failed, self._given_up = self._given_up, []
-            self._source.add_samples([rows for rows, _ in failed])
+            self._put_back([rows for rows, _ in failed])
             causes = list(dict.fromkeys(cause for _, cause in failed))[:SHOWN_CAUSES]
             raise GroupsFailed(
                 f"{len(failed)} groups failed {self.pace.group_retries + 1} times each; their rows are back "
@@ -202,6 +205,7 @@ class ContinuousScheduler(Generic[Made]):
         self._fill()
         return Batch(
             groups=[group.made for group in taken],
+            rows=[group.rows for group in taken],
             staleness=[max(0, self.version - group.oldest) for group in taken],
             counts=counts,
         )
@@ -220,14 +224,12 @@ class ContinuousScheduler(Generic[Made]):
         wanted = min(room, self._concurrency - len(self._running))
         if wanted > 0:
             try:
-                groups = self._source.get_samples(wanted)
+                for rows in self._source.get_samples(wanted):
+                    task = asyncio.create_task(self._run(rows))
+                    self._running[task] = _Running(rows, self.version)
+                    task.add_done_callback(self._ended)
             except Exception as error:  # noqa: BLE001  the source is the trainer's; its fault is the caller's
                 self._stop(error)
-                return
-            for rows in groups:
-                task = asyncio.create_task(self._run(rows), name=f"rollhook group {rows[0].group_index}")
-                self._running[task] = _Running(rows, self.version)
-                task.add_done_callback(self._ended)
 
     async def _run(self, rows: Rows) -> Finished[Made]:
         """One attempt at one group. Raises only its cancellation."""
@@ -243,15 +245,12 @@ class ContinuousScheduler(Generic[Made]):
         if self._closing:
             return
         group = self._running.pop(task)
-        try:
-            if not task.cancelled():
-                self._settle(group, task.result())
-            elif group.expired:
-                self._give_back_stale(group.rows)
-            else:
-                self._retry(group.rows, "CancelledError, and nobody cancelled it")
-        except Exception as error:  # noqa: BLE001  the source refused a group: the caller must hear of it
-            self._stop(error)
+        if not task.cancelled():
+            self._settle(group, task.result())
+        elif group.expired:
+            self._give_back_stale(group.rows)
+        else:
+            self._retry(group.rows, "CancelledError, and nobody cancelled it")
         self._fill()
         self._changed.set()
 
@@ -269,7 +268,7 @@ class ContinuousScheduler(Generic[Made]):
             self._counts[DROPPED + finished.reason] += 1
         elif finished.verdict is Verdict.REDO:
             self._counts["aborted"] += 1
-            self._source.add_samples([group.rows if finished.rows is None else finished.rows])
+            self._put_back([group.rows if finished.rows is None else finished.rows])
         else:
             self._retry(group.rows, finished.reason)
 
@@ -281,7 +280,7 @@ class ContinuousScheduler(Generic[Made]):
             self._given_up.append((rows, cause))
         else:
             self._counts["retried"] += 1
-            self._source.add_samples([rows])
+            self._put_back([rows])
 
     def _expire(self) -> None:
         """End what is too old for the weights as they are now."""
@@ -299,7 +298,16 @@ class ContinuousScheduler(Generic[Made]):
     def _give_back_stale(self, rows: Rows) -> None:
         self._counts["stale"] += 1
         if self.pace.on_stale == "requeue":
-            self._source.add_samples([rows])
+            self._put_back([rows])
+
+    def _put_back(self, groups: list[Rows]) -> None:
+        """Give groups to the source. Those that it refuses are kept for the next time; the caller hears of it."""
+        groups, self._refused = self._refused + groups, []
+        try:
+            self._source.add_samples(groups)
+        except Exception as error:  # noqa: BLE001  the source is the trainer's; its fault is the caller's
+            self._refused = groups
+            self._stop(error)
 
     def _stop(self, fault: Exception) -> None:
         self._fault = self._fault or fault

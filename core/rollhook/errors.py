@@ -27,7 +27,9 @@ Plugin authors raise plain Python errors. Configuration errors stop a run; rollo
 
 from __future__ import annotations
 
-from types import TracebackType
+import sys
+from pathlib import PurePath
+from types import FrameType, TracebackType
 
 
 class RollhookError(Exception):
@@ -79,15 +81,23 @@ class RolloutError(RollhookError):
 
     stage: the part of the run that failed ("resolve", "environment", "tool", "engine", "verifier", ...).
     plugin: the owner of the code that failed, as `plugin/item`; None for the core.
-    cause_type: the class name of the error first raised.
+    cause_type: the class name of the error first raised. where: the place in plugin code, see `raised_at`.
     """
 
     stage = "rollout"
 
-    def __init__(self, message: str, *, plugin: str | None = None, cause_type: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        plugin: str | None = None,
+        cause_type: str | None = None,
+        where: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.plugin = plugin
         self.cause_type = cause_type or type(self).__name__
+        self.where = where
 
 
 class RowError(RolloutError):
@@ -175,7 +185,8 @@ class boundary:  # noqa: N801  a context manager read as a verb, like contextlib
         name = type(leaf).__name__
         owner = f"{self.plugin}: " if self.plugin else ""
         text = str(leaf) or "no message"
-        raise self.error(f"{owner}{name}: {text}", plugin=self.plugin, cause_type=name) from cause
+        message, where = f"{owner}{name}: {text}", raised_at(leaf)
+        raise self.error(message, plugin=self.plugin, cause_type=name, where=where) from cause
 
 
 def first_leaf(error: BaseException | None) -> BaseException | None:
@@ -183,3 +194,32 @@ def first_leaf(error: BaseException | None) -> BaseException | None:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def raised_at(error: BaseException) -> str | None:
+    """Where the plugin code was that an error came from or went through, as `game.py:37 in step`.
+
+    That is the innermost frame of the package that the core called: neither the core's own nor those of the
+    libraries below the plugin. The path begins at the package. None where only the core took part.
+    """
+    package, where = None, None
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        root = _module(frame).partition(".")[0]
+        if package is None and root != "rollhook" and root not in sys.stdlib_module_names:
+            package = root
+        if root == package:
+            where = f"{_path_in_package(frame)}:{trace.tb_lineno} in {frame.f_code.co_name}"
+        trace = trace.tb_next
+    return where
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _path_in_package(frame: FrameType) -> str:
+    path = PurePath(frame.f_code.co_filename)
+    depth = _module(frame).count(".") + (2 if path.name == "__init__.py" else 1)
+    return PurePath(*path.parts[-depth:]).as_posix()

@@ -17,7 +17,7 @@ from typing import Any
 from rollhook.aborts import abort_flag, unless
 from rollhook.config import RunConfig
 from rollhook.credit import BY_ROLE, Reward, applied
-from rollhook.errors import ConfigError, LimitReached, RolloutAborted, RolloutError, RowError
+from rollhook.errors import ConfigError, LimitReached, RolloutAborted, RolloutError, RowError, raised_at
 from rollhook.hookspecs import Credit, TopologySpec
 from rollhook.protocols import Outcome, Score
 from rollhook.replay import Replay
@@ -190,7 +190,8 @@ async def _settle(rollout: LiveRollout) -> list[Sample]:
             return _aborted(rollout)
         fault = error
         if not isinstance(fault, RolloutError):
-            fault = RolloutError(f"{type(error).__name__}: {error}", cause_type=type(error).__name__)
+            name = type(error).__name__
+            fault = RolloutError(f"{name}: {error}", cause_type=name, where=raised_at(error))
             fault.__cause__ = error
         return [failed_sample(rollout.origin, fault, rollout.parts())]
     return _aborted(rollout) if rollout.aborted else samples
@@ -215,7 +216,7 @@ async def _attempt(rollout: LiveRollout, *, evaluation: bool) -> list[Sample]:
             outcome, limit = await _play(rollout, resolved, stack)
             if not rollout.origin.sampled_tokens:
                 owner = f"{rollout.opening}: " if rollout.opening else ""
-                why = limit or "the topology ended without a turn"
+                why = _limit_reached(limit, resolved) if limit else "the topology ended without a turn"
                 raise RolloutError(f"{owner}nothing was sampled: {why}", plugin=rollout.opening)
             credit = _credit(rollout, resolved, cut=limit is not None)
             reward = await _judge(rollout, resolved, outcome, credit)
@@ -227,7 +228,7 @@ async def _attempt(rollout: LiveRollout, *, evaluation: bool) -> list[Sample]:
 async def _play(
     rollout: LiveRollout, resolved: Resolved, stack: AsyncExitStack
 ) -> tuple[Outcome, str | None]:
-    """Open what the row names and run its topology; with the outcome, the limit that ended it, if one did."""
+    """Open what the row names and run its topology; with the outcome, the limit that ended it (its name)."""
     clock = asyncio.timeout(resolved.limits.timeout_s)
     try:
         async with clock:
@@ -235,12 +236,17 @@ async def _play(
             topology = await rollout.open(resolved, stack)
             return await topology.run(rollout), None
     except LimitReached as reached:
-        limit = str(reached)
+        limit = reached.limit
     except TimeoutError:
         if not clock.expired():
             raise
-        limit = f"the rollout reached timeout_s ({resolved.limits.timeout_s:g} s)"
+        limit = "timeout_s"
     return _cut_short(rollout, resolved), limit
+
+
+def _limit_reached(limit: str, resolved: Resolved) -> str:
+    seconds = f" ({resolved.limits.timeout_s:g} s)" if limit == "timeout_s" else ""
+    return f"{LimitReached(limit)}{seconds}"
 
 
 def _cut_short(rollout: LiveRollout, resolved: Resolved) -> Outcome:

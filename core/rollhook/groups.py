@@ -60,9 +60,11 @@ class Finished(Generic[Made]):
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Made]):
-    """groups: oldest first. staleness: each one's age in versions. counts: groups since the last batch, by
-    what became of them: "stale", "aborted", "retried", "failed", and for each reason "dropped: reason"."""
+    """groups: oldest first. rows: those of each group, as they came from the source. staleness: each group's
+    age in versions. counts: groups since the last batch, by what became of them: "stale", "aborted",
+    "retried", "failed", and for each reason "dropped: reason"."""
 
     groups: list[Made]
+    rows: list[Rows]
     staleness: list[int]
     counts: Counter[str]

@@ -7,10 +7,11 @@ RolloutError that names the plugin.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -78,7 +79,7 @@ class OpenTool:
             where = error.json_path.removeprefix("$").lstrip(".") or "arguments"
             return ToolResult(f"Error: {self.name}: {where}: {error.message}", is_error=True)
         async with boundary(ToolError, self.owner):
-            return _expect(await self.tool.call(arguments), ToolResult, "call")
+            return _expect(await _awaitable(self.tool.call(arguments), "call"), ToolResult, "call")
 
 
 class OpenEnvironment:
@@ -93,7 +94,8 @@ class OpenEnvironment:
 
     async def reset(self, rollout: Rollout) -> Observation:
         async with boundary(EnvironmentFailure, self.owner):
-            seen = _expect(await self.environment.reset(rollout), Observation, "reset")
+            seen = _expect(await _awaitable(self.environment.reset(rollout), "reset"), Observation, "reset")
+            _check_messages(seen.messages, "reset")
             if seen.text is not None:
                 raise ValueError("reset() returned raw text; an episode opens with messages")
             json.dumps(dict(seen.info), allow_nan=False)
@@ -101,7 +103,8 @@ class OpenEnvironment:
 
     async def step(self, turn: Turn) -> Observation:
         async with boundary(EnvironmentFailure, self.owner):
-            seen = _expect(await self.environment.step(turn), Observation, "step")
+            seen = _expect(await _awaitable(self.environment.step(turn), "step"), Observation, "step")
+            _check_messages(seen.messages, "step")
             if seen.messages and seen.text is not None:
                 raise ValueError("step() returned both messages and text; give one of them")
             if not (seen.done or seen.messages or seen.text is not None):
@@ -113,7 +116,7 @@ class OpenEnvironment:
 
     async def close(self) -> None:
         async with boundary(EnvironmentFailure, self.owner), asyncio.timeout(_CLOSE_TIMEOUT_S):
-            await self.environment.close()
+            await _awaitable(self.environment.close(), "close")
 
     @property
     def result(self) -> EnvironmentResult:
@@ -146,13 +149,14 @@ class OpenVerifier:
         """The verifier's answer as a Score with a finite value. Raises VerifierError, naming the verifier."""
         assert isinstance(self.verifier, Verifier)
         async with self._deadline():
-            return as_score(await self.verifier.score(view))
+            return as_score(await _awaitable(self.verifier.score(view), "score"))
 
     async def score_group(self, views: Sequence[View]) -> list[Score]:
         """The same for all answers to one prompt, in their order."""
         assert isinstance(self.verifier, GroupVerifier)
         async with self._deadline():
-            scores = [as_score(score) for score in await self.verifier.score_group(views)]
+            given = await _awaitable(self.verifier.score_group(views), "score_group")
+            scores = [as_score(score) for score in given]
             if len(scores) != len(views):
                 raise ValueError(f"score_group() returned {len(scores)} scores for {len(views)} answers")
             return scores
@@ -203,7 +207,7 @@ class OpenTopology:
 
     async def run(self, rollout: Rollout) -> Outcome:
         async with boundary(TopologyError, self.owner):
-            outcome = await self.topology.run(rollout)
+            outcome = await _awaitable(self.topology.run(rollout), "run")
             if outcome is None:
                 return Outcome()
             _expect(outcome, Outcome, "run")
@@ -212,6 +216,22 @@ class OpenTopology:
             return replace(
                 outcome, reward=own, role_rewards=roles, scores=as_score(Score(0.0, outcome.scores)).parts
             )
+
+
+def _awaitable(returned: Awaitable[_T], method: str) -> Awaitable[_T]:
+    if not inspect.isawaitable(returned):
+        raise TypeError(f"{method}() must be async def")
+    return returned
+
+
+def _check_messages(messages: object, method: str) -> None:
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        kind = type(messages).__name__
+        raise TypeError(f"{method}() returned messages of type {kind}; they must be a sequence of mappings")
+    for message in messages:
+        if not isinstance(message, Mapping):
+            kind = type(message).__name__
+            raise TypeError(f"{method}() returned a message of type {kind}; each must be a mapping")
 
 
 def _expect(value: object, kind: type[_T], method: str) -> _T:

@@ -290,10 +290,10 @@ class LiveRollout:
     def parts(self, limit: str | None = None) -> list[Part]:
         """Every segment sampled so far, those of agents that train first.
 
-        limit: what ended the whole rollout early, None when nothing did.
+        limit: the name of what ended the whole rollout early, None when nothing did.
         """
         return [
-            Part(segment, _status(agent, segment, limit), _response(agent, segment))
+            _part(agent, segment, limit)
             for agent in sorted(self.agents, key=lambda agent: not agent.trained)
             for segment in agent.ledger.segments()
         ]
@@ -361,13 +361,13 @@ class LiveRollout:
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big") >> 1
 
 
-def _status(agent: LiveAgent, segment: Segment, limit: str | None) -> Status:
-    cut = limit or agent.truncated or segment.finish_reason == "length"
-    return Status.TRUNCATED if cut else Status.COMPLETED
-
-
-def _response(agent: LiveAgent, segment: Segment) -> str:
-    return agent.ledger.renderer.decode(segment.tokens[segment.prompt_length :])
+def _part(agent: LiveAgent, segment: Segment, limit: str | None) -> Part:
+    limit = limit or agent.truncated
+    if limit is None and segment.finish_reason == "length":
+        limit = agent.limit_at(len(segment.tokens))
+    status = Status.TRUNCATED if limit else Status.COMPLETED
+    response = agent.ledger.renderer.decode(segment.tokens[segment.prompt_length :])
+    return Part(segment, status, response, limit)
 
 
 def _in_turn(inner: BeforeTurn | None, outer: BeforeTurn | None) -> BeforeTurn | None:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from rollhook.credit import Reward, share
-from rollhook.errors import CertificationError, RolloutError
+from rollhook.errors import CertificationError, RolloutError, raised_at
 from rollhook.ledger import Segment
 from rollhook.protocols import EnvironmentResult
 from rollhook.replay import Replay, TopP
@@ -57,11 +57,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One segment of a rollout with the status it ended in and the text of its response."""
+    """One segment of a rollout with the status it ended in and the text of its response.
+
+    limit: the name of what truncated it, a limit or a stage; None where nothing is known to have.
+    """
 
     segment: Segment
     status: Status
     response: str
+    limit: str | None = None
 
 
 def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> list[Sample]:
@@ -81,6 +85,7 @@ def merge_siblings(origin: Origin, parts: Sequence[Part], reward: Reward) -> lis
         set_status(sibling, part.status)
         sibling.reward = shared.reward
         result = sibling.metadata[RESULT_KEY]
+        result["limit"] = part.limit
         result["credit"] = asdict(shared)
         if shared.reward is None:
             result["unfinished"] = _turns(part.segment)
@@ -162,6 +167,7 @@ def mark_failed(sample: Sample, error: RolloutError) -> None:
         "plugin": error.plugin,
         "type": error.cause_type,
         "message": str(error),
+        "where": error.where or (None if error.plugin else raised_at(error)),
     }
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
     known = result_of(sample) or _result(None, 0, 1, Origin(sample, 0), Reward())
@@ -259,6 +265,7 @@ def _result(
         "abandoned": segment.abandoned if segment else False,
         "request_ids": list(segment.request_ids) if segment else [],
         "spans": _spans(segment) if segment else [],
+        "limit": None,
         "error": None,
         "sampled_tokens": origin.sampled_tokens,
         "rollout_reward": reward.value,

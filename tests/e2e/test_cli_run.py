@@ -165,7 +165,8 @@ def test_a_finished_run_asks_the_engine_nothing_more(
     result = rollhook(*command)
 
     assert (result.exit_code, len(engine.requests)) == (0, 1)
-    assert "1 rollouts are in" in result.stderr
+    out = tmp_path / "out"
+    assert result.stderr.splitlines()[0] == f"1 rollouts are in {out}, 0 are to run"
 
 
 def test_more_rows_go_on_in_the_same_directory(
@@ -240,6 +241,33 @@ def test_failed_rollouts_are_printed_and_only_a_run_of_failures_fails(
     assert "output_token_logprobs" in mixed.stderr
     assert "failed         1 (engine 1)\n" in mixed.stdout
     assert "rollout 0 FAILED: engine: " in again.stderr
+    assert again.stderr.splitlines()[0] == (
+        f"1 rollouts are in {tmp_path / 'failed'} (1 of them failed; run them again with --retry-failed), "
+        "0 are to run"
+    )
+
+
+def test_the_summary_says_which_limits_truncated_and_what_nobody_scored(
+    tmp_path: Path, rollhook: Rollhook, serve: ServeScript
+) -> None:
+    engine = serve({"What is": "It is four and a bit more"})
+    short = {"limits": {"max_new_tokens": 2}}
+    data = write_rows(
+        tmp_path / "rows.jsonl",
+        {"prompt": "What is 1+1?", "metadata": {"rollhook": short}},
+        {"prompt": "What is 2+2?", "label": "4", "metadata": {"rollhook": {"verifier": "number", **short}}},
+        {"prompt": "What is 3+3?", "label": "6", **SUM},
+    )
+
+    some = rollhook("run", data, "--engine", engine.url, "--out", tmp_path / "out")
+    none = rollhook(
+        "run", sums(tmp_path / "s.jsonl", 1), "--engine", engine.url, "--out", tmp_path / "scored"
+    )
+
+    assert "truncated      2 (max_new_tokens 2)\n" in some.stdout
+    assert "unscored       1\n" in some.stdout
+    assert "truncated      0\n" in none.stdout
+    assert "unscored" not in none.stdout
 
 
 def test_an_engine_that_is_not_there_is_one_sentence(tmp_path: Path, rollhook: Rollhook) -> None:

@@ -49,7 +49,13 @@ def a_failure() -> Sample:
         index=0, group_index=0, rollout_id=0, reward=0.0, remove_sample=True, status=Status.FAILED
     )
     write_placeholder(failed)
-    error = {"stage": "tool", "plugin": "calculator/calculator", "type": "ToolError", "message": "boom\nbang"}
+    error = {
+        "stage": "tool",
+        "plugin": "calculator/calculator",
+        "type": "ToolError",
+        "message": "boom\nbang",
+        "where": "calculator.py:9 in call",
+    }
     failed.metadata = {"rollhook_result": {"role": "main", "error": error, "forks": []}}
     return failed
 
@@ -72,7 +78,7 @@ def test_a_run_is_a_table_of_its_rollouts_by_index(run: Path, rollhook: Rollhook
         *("index", "group", "status", "reward", "samples", "turns", "sampled", "trained", "forks")
     ]
     assert rows[1][:5] == ["0", "0", "failed", "0.000", "1"]
-    assert rows[1][9].strip() == "tool (calculator/calculator): boom bang"
+    assert rows[1][9].strip() == "tool (calculator/calculator): boom bang (calculator.py:9 in call)"
     assert rows[2][:6] == ["1", "0", "completed", "1.000", "2", "2"]
     assert (rows[2][8], rows[2][9].strip()) == ("1", "solver, critic")
 
@@ -127,7 +133,24 @@ def test_without_its_tokenizer_a_rollout_shows_its_text_and_says_why(run: Path, 
 
 
 def test_a_failed_rollout_shows_its_cause(run: Path, rollhook: Rollhook) -> None:
-    assert "A   tool (calculator/calculator): boom bang\n" in rollhook("show", run, 0).stdout
+    shown = rollhook("show", run, 0).stdout
+
+    assert "A   tool (calculator/calculator): boom bang (calculator.py:9 in call)\n" in shown
+
+
+def test_a_truncated_rollout_shows_its_limit(
+    tmp_path: Path, smollm2_tokenizer: Any, rollhook: Rollhook
+) -> None:
+    cut = a_sibling(smollm2_tokenizer, 0, "solver", "so")
+    cut.status = Status.TRUNCATED
+    cut.metadata["rollhook_result"]["limit"] = "max_turns"
+    with RunStore(tmp_path / "run", RunRecord({})) as store:
+        store.append(0, [cut])
+
+    table, one = rollhook("show", tmp_path / "run"), rollhook("show", tmp_path / "run", 0)
+
+    assert table.stdout.splitlines()[1].rstrip().endswith("solver (max_turns)")
+    assert "role solver  status truncated (max_turns)  reward" in one.stdout
 
 
 def test_what_is_not_there_exits_with_2(run: Path, tmp_path: Path, rollhook: Rollhook) -> None:

@@ -142,6 +142,7 @@ async def test_an_engines_error_marks_what_the_agent_said_before_as_cut_short(sm
     samples, _ = await acted(smollm2_tokenizer, ["a", Reply("b", fault=Fault.status(400, times=None))], act)
 
     assert kinds(samples) == [("main", "main", "truncated")]
+    assert samples[0].metadata["rollhook_result"]["limit"] == "engine"
 
 
 async def test_an_inner_topologys_turns_go_through_before_turn_and_its_own_do_not(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rollhook.errors import EngineUnavailable, LimitReached, ToolError, TopologyError, boundary
+from rollhook.errors import EngineUnavailable, LimitReached, ToolError, TopologyError, boundary, raised_at
+from rollhook.opened import OpenTopology
+
+NOTHING: Any = None
 
 
 async def test_a_plain_error_is_attributed_to_its_owner() -> None:
@@ -83,3 +88,71 @@ async def test_a_plain_error_inside_a_task_group_keeps_its_own_name() -> None:
 
     with pytest.raises(TopologyError, match="debate/debate: KeyError: 'answer'"):
         await run()
+
+
+def topology(source: str, name: str, path: str) -> OpenTopology:
+    """A topology whose `run` is that of a module with this source, name and path."""
+    module = ModuleType(name)
+    exec(compile(source, path, "exec"), module.__dict__)
+    return OpenTopology("game/game", SimpleNamespace(run=module.run))
+
+
+PARSING = """
+import json
+def parse(text):
+    return json.loads(text)
+async def run(rollout):
+    parse("no json")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "where"),
+    [
+        ("game", "/home/ann/game.py", "game.py:4 in parse"),
+        ("chess.rules.moves", "/site-packages/chess/rules/moves.py", "chess/rules/moves.py:4 in parse"),
+        ("chess", "/site-packages/chess/__init__.py", "chess/__init__.py:4 in parse"),
+        ("__main__", "/home/ann/play.py", "play.py:4 in parse"),
+    ],
+)
+async def test_an_error_says_where_its_plugin_was_and_not_where_in_a_library(
+    name: str, path: str, where: str
+) -> None:
+    with pytest.raises(TopologyError) as caught:
+        await topology(PARSING, name, path).run(NOTHING)
+
+    assert (caught.value.cause_type, caught.value.where) == ("JSONDecodeError", where)
+
+
+async def test_the_place_is_that_of_the_failure_in_a_task_group_which_counts() -> None:
+    source = """
+import asyncio
+async def fail():
+    raise OSError("gone")
+async def run(rollout):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+"""
+    with pytest.raises(TopologyError) as caught:
+        await topology(source, "game", "game.py").run(NOTHING)
+
+    assert caught.value.where == "game.py:4 in fail"
+
+
+async def test_an_error_of_the_core_is_placed_where_the_plugin_caused_it() -> None:
+    source = """
+from rollhook.opened import as_score
+async def run(rollout):
+    as_score(float("nan"))
+"""
+    with pytest.raises(TopologyError) as caught:
+        await topology(source, "game", "game.py").run(NOTHING)
+
+    assert caught.value.where == "game.py:4 in run"
+
+
+async def test_what_no_plugin_raised_has_no_place() -> None:
+    with pytest.raises(TopologyError, match="must return Outcome") as caught:
+        await topology("async def run(rollout):\n    return 3\n", "game", "game.py").run(NOTHING)
+
+    assert (caught.value.where, raised_at(ToolError("not raised"))) == (None, None)

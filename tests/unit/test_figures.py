@@ -60,9 +60,34 @@ def test_the_mean_reward_leaves_failures_out() -> None:
     assert counted(totals.failures) == "1 (tool 1)"
 
 
+def test_truncated_rollouts_are_counted_by_the_limit_that_ended_them() -> None:
+    totals = Totals()
+    for index, limit in enumerate(["max_turns", "timeout_s", "max_turns", None]):
+        cut = a_sample([1], status=Status.TRUNCATED, result={"limit": limit})
+        totals.add(figures(index, [a_sample([1]), cut]))
+    totals.add(figures(4, [a_sample([1])]))
+
+    assert counted(totals.truncations) == "4 (max_turns 2, timeout_s 1, unknown 1)"
+
+
+def test_a_rollout_that_ended_without_a_reward_is_unscored() -> None:
+    totals = Totals()
+    aborted = a_sample([1], status=Status.ABORTED, reward=0.0)
+    cut = a_sample([1], status=Status.TRUNCATED)
+    for index, samples in enumerate(
+        [[a_sample([1])], [cut], [FAILED], [aborted], [a_sample([1], reward=0.0)]]
+    ):
+        totals.add(figures(index, samples))
+
+    assert totals.unscored == 2
+
+
 def test_no_rewards_are_a_dash() -> None:
     assert (number(Totals().mean_reward), counted(Totals().forks)) == ("-", "0")
 
 
 def test_a_cause_is_one_line() -> None:
     assert cause(ERROR) == "tool (calculator/calculator): no way"
+    assert cause({**ERROR, "where": "calculator.py:9 in call"}) == (
+        "tool (calculator/calculator): no way (calculator.py:9 in call)"
+    )

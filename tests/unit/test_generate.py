@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -117,6 +118,7 @@ async def test_environments_are_closed_whatever_happens(smollm2_tokenizer: Any) 
         ({"max_new_tokens": 2}, ["one two three four"], 1),
         ({"max_turns": 2}, ["one!", "two!", "three!"], 2),
         ({"max_context_tokens": 55}, ["one!", "two!"] * 20, None),
+        ({"max_context_tokens": 55}, ["one two three four " * 20], None),
     ],
 )
 async def test_a_limit_ends_a_rollout_as_truncated_and_still_scored(
@@ -128,6 +130,7 @@ async def test_a_limit_ends_a_rollout_as_truncated_and_still_scored(
         )
 
     assert (sample.status, sample.reward) == (Status.TRUNCATED, 1.0)
+    assert [sample.metadata["rollhook_result"]["limit"]] == list(limits)
     assert sum(sample.loss_mask or []) == runtime_tokens(engine)
     if texts is not None:
         assert len(engine.requests) == texts
@@ -141,6 +144,7 @@ async def test_the_wall_clock_ends_a_rollout_as_truncated(smollm2_tokenizer: Any
         [sample] = await run_rollout(runtime, row(environment="w", limits={"timeout_s": 1.0}), {})
 
     assert (sample.status, sample.response, sample.reward) == (Status.TRUNCATED, "one!", 0.25)
+    assert sample.metadata["rollhook_result"]["limit"] == "timeout_s"
     assert engine.in_flight == 0
 
 
@@ -206,7 +210,9 @@ async def test_a_crashing_tool_fails_the_rollout_by_name(qwen3_tokenizer: Any) -
     async with running(qwen3_tokenizer, [call("echo", text="crash")]) as (runtime, _):
         [sample] = await run_rollout(runtime, row(tools="w/echo"), {})
 
-    assert error_of(sample) == {
+    error = error_of(sample)
+    assert re.fullmatch(r"tests/unit/worlds\.py:\d+ in call", error.pop("where"))
+    assert error == {
         "stage": "tool",
         "plugin": "w/echo",
         "type": "OSError",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from rollhook.errors import EnvironmentFailure, ToolError, TopologyError, VerifierError
+from rollhook.errors import EnvironmentFailure, RolloutError, ToolError, TopologyError, VerifierError
 from rollhook.opened import (
     OpenEnvironment,
     OpenTool,
@@ -117,6 +118,14 @@ async def test_an_environments_rewards_add_up_and_its_facts_merge() -> None:
         (None, r"step\(\) returned NoneType; it must return Observation"),
         (Observation(), "without messages, text or done"),
         (Observation(messages=[{"role": "user"}], text="x"), "both messages and text"),
+        (
+            Observation(messages=cast(Any, "well done")),
+            r"TypeError: step\(\) returned messages of type str; they must be a sequence of mappings",
+        ),
+        (
+            Observation(messages=cast(Any, ["well done"])),
+            r"TypeError: step\(\) returned a message of type str; each must be a mapping",
+        ),
         (Observation(done=True, info={"when": object()}), "TypeError: Object of type object is not JSON"),
         (Observation(done=True, reward=float("nan")), "the reward nan; it must be finite"),
     ],
@@ -129,6 +138,70 @@ async def test_a_step_that_breaks_the_contract_fails_by_name(answer: Any, messag
 async def test_an_episode_cannot_open_with_raw_text() -> None:
     with pytest.raises(EnvironmentFailure, match="an episode opens with messages"):
         await OpenEnvironment("w/w", Steps(Observation(text="x"))).reset(NOTHING)
+
+
+async def test_what_an_episode_opens_with_are_messages() -> None:
+    for messages, named in (("guess", "messages of type str"), ({"role": "user"}, "messages of type dict")):
+        opening = Observation(messages=cast(Any, messages))
+        with pytest.raises(EnvironmentFailure, match=rf"w/w: TypeError: reset\(\) returned {named}"):
+            await OpenEnvironment("w/w", Steps(opening)).reset(NOTHING)
+
+
+class Plain:
+    """Every method that must be asynchronous, and is not."""
+
+    name, description = "plain", "Says nothing."
+    parameters: dict[str, Any] = {"type": "object"}
+
+    def call(self, arguments: object) -> Any:
+        return ToolResult("")
+
+    def reset(self, rollout: object) -> Any:
+        return Observation()
+
+    def step(self, turn: object) -> Any:
+        return Observation(done=True)
+
+    def close(self) -> Any:
+        return None
+
+    def score(self, view: object) -> Any:
+        return 1.0
+
+    def score_group(self, views: object) -> Any:
+        return [1.0]
+
+    def run(self, rollout: object) -> Any:
+        return Outcome()
+
+
+@pytest.mark.parametrize(
+    ("method", "use"),
+    [
+        ("call", lambda: OpenTool("p/p", Plain()).call({})),
+        ("reset", lambda: OpenEnvironment("p/p", Plain()).reset(NOTHING)),
+        ("step", lambda: OpenEnvironment("p/p", Plain()).step(NOTHING)),
+        ("close", lambda: OpenEnvironment("p/p", Plain()).close()),
+        ("score", lambda: OpenVerifier("p/p", Plain(), 5).score(VIEW)),
+        ("score_group", lambda: OpenVerifier("p/p", Plain(), 5, group=True).score_group([VIEW])),
+        ("run", lambda: OpenTopology("p/p", Plain()).run(NOTHING)),
+    ],
+)
+async def test_a_method_that_is_not_asynchronous_is_told_so(
+    method: str, use: Callable[[], Awaitable[object]]
+) -> None:
+    with pytest.raises(RolloutError) as caught:
+        await use()
+
+    assert str(caught.value) == f"p/p: TypeError: {method}() must be async def"
+
+
+async def test_a_plain_function_that_hands_on_a_coroutine_is_asynchronous_enough() -> None:
+    class Handing:
+        def score(self, view: View) -> Awaitable[float]:
+            return Judge(0.5).score(view)
+
+    assert await OpenVerifier("v/v", cast(Any, Handing()), 5).score(VIEW) == Score(0.5)
 
 
 class Judge:

@@ -17,6 +17,7 @@ from rollhook.parsing import (
     TextDelta,
     make_parser,
 )
+from rollhook.parsing.arguments import converted
 from rollhook.protocols import ToolCall
 
 TOOLS = [
@@ -213,6 +214,11 @@ def test_calls_around_a_broken_one_are_kept() -> None:
     assert [call.name for call in parsed.tool_calls] == ["stop", "stop"]
     assert [broken.text for broken in parsed.broken_calls] == [bad]
     assert parsed.content == bad
+
+
+@pytest.mark.parametrize("schema", [{"anyOf": 5}, {"oneOf": True}, {"type": {"a": 1}, "anyOf": {"b": 2}}])
+def test_a_schema_that_is_none_leaves_arguments_as_they_are(schema: Any) -> None:
+    assert converted("5", schema) == "5"
 
 
 def test_arguments_come_in_the_schemas_types() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -101,7 +102,9 @@ async def test_a_resource_that_does_not_open_fails_its_rows_by_name_and_is_tried
             shelf.fail = False
             [good] = await run_rollout(runtime, row(1), {})
 
-    assert failed.metadata["rollhook_result"]["error"] == {
+    error = failed.metadata["rollhook_result"]["error"]
+    assert re.fullmatch(r"tests/unit/test_runtime\.py:\d+ in \w+", error.pop("where"))
+    assert error == {
         "stage": "open",
         "plugin": "shelf/scale",
         "type": "ConnectionError",

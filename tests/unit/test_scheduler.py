@@ -91,6 +91,7 @@ async def test_a_rollout_that_raises_is_a_failed_sample_and_the_others_finish() 
         "plugin": None,
         "type": "KeyError",
         "message": "KeyError: 'oops'",
+        "where": None,
     }
     assert record.error_of(3)["message"] == "ValueError: the rollout returned no sample"
 

@@ -77,6 +77,7 @@ def test_one_sibling_per_segment_with_the_rollouts_id_and_full_reward() -> None:
             "abandoned": False,
             "request_ids": ["r-agent_2"],
             "spans": [],
+            "limit": None,
             "error": None,
             "sampled_tokens": 13,
             "rollout_reward": 0.5,
@@ -134,7 +135,9 @@ def test_an_unscored_rollout_keeps_reward_none() -> None:
 
 def test_a_failed_rollout_is_one_removed_masked_sample_with_its_cause() -> None:
     message = "calculator/calculator: OSError: gone"
-    error = ToolError(message, plugin="calculator/calculator", cause_type="OSError")
+    error = ToolError(
+        message, plugin="calculator/calculator", cause_type="OSError", where="calculator.py:9 in call"
+    )
 
     made = failed_sample(origin(5), error, [part([1]), part([1, 0, 1])])
 
@@ -150,6 +153,7 @@ def test_a_failed_rollout_is_one_removed_masked_sample_with_its_cause() -> None:
         "plugin": "calculator/calculator",
         "type": "OSError",
         "message": message,
+        "where": "calculator.py:9 in call",
     }
 
 

@@ -7,6 +7,7 @@ NaN), and every getter of `Fields` returns what its name says or raises WireErro
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -14,6 +15,8 @@ from rollhook.adapters.errors import WireError, bad_request
 from rollhook.names import did_you_mean
 
 MAX_DEPTH = 64
+MAX_PROBLEM = 300
+"""Characters of what is wrong with a field: it may quote what the client sent, an image in a wrong place."""
 
 
 def read_json(raw: bytes, max_depth: int = MAX_DEPTH) -> Fields:
@@ -53,7 +56,8 @@ class Fields:
 
     def fail(self, name: str, problem: str) -> NoReturn:
         """Refuse the request because of one field."""
-        raise bad_request(f"{self.path(name)}: {problem}", self.path(name))
+        told = problem if len(problem) <= MAX_PROBLEM else f"{problem[:MAX_PROBLEM]}..."
+        raise bad_request(f"{self.path(name)}: {told}", self.path(name))
 
     def only(self, known: Collection[str]) -> None:
         """Refuse the request when it has a field that is not `known`."""
@@ -125,7 +129,14 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number:.30} is too large a number")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 _CONTAINERS = frozenset({dict, list})  # JSON gives no subclasses
 
 

@@ -44,7 +44,7 @@ class Images:
                 "send the image itself, as base64: no URL is fetched here, and no files are held",
             )
         if match["type"].lower() not in MEDIA_TYPES:
-            part.fail("type", f"{match['type']!r} is none of {', '.join(MEDIA_TYPES)}")
+            part.fail("type", f"{match['type'][:50]!r} is none of {', '.join(MEDIA_TYPES)}")
         try:
             data = base64.b64decode(match["data"], validate=True)
         except (binascii.Error, ValueError):

@@ -7,6 +7,7 @@ their types were converted. What could still turn out otherwise waits.
 from __future__ import annotations
 
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ _KEY = re.compile(r'\s*,?\s*"((?:[^"\\]|\\.)*)"\s*:\s*(?=\S)', re.DOTALL)
 _IN_STRING = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*', re.DOTALL)
 _HALF_CHARACTER = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 _LONE_HALF = re.compile("[\ud800-\udfff]")
+_AFTER_VALUE = re.compile(r"[\s,}]")
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -101,7 +103,7 @@ class JsonArguments(PartialArguments):
             _, end = _DECODER.raw_decode(text, start)
         except ValueError:
             return None
-        return end if end < len(text) else None  # a number may go on
+        return end if _AFTER_VALUE.match(text, end) else None  # 1 may go on as 12, or as 1.5 or 1e3
 
     def _more_text(self, text: str) -> str:
         match = _IN_STRING.match(text, self._at)
@@ -199,8 +201,23 @@ class TaggedArguments(PartialArguments):
 
 
 def dump(value: Any) -> str:
-    """`value` as JSON, in one form everywhere; half characters, which no text may hold, are replaced."""
-    return _LONE_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False))
+    """`value` as JSON, in one form everywhere.
+
+    Half characters, which no text may hold, are replaced; numbers that JSON has not, as NaN, are null.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), ensure_ascii=False)
+    return _LONE_HALF.sub("\ufffd", text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
 def _stays_text(schema: Any) -> bool:

@@ -18,7 +18,7 @@ _WORST_FIRST = ("failed", "aborted", "truncated", "completed", "pending")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One rollout. reward: None when nobody gave one; error: None or its cause."""
+    """One rollout. reward: None when nobody gave one; limit: what truncated it; error: None or its cause."""
 
     index: int
     group: int | None
@@ -30,6 +30,7 @@ class Figures:
     trained: int
     forks: tuple[str, ...]
     kept: dict[str, int]
+    limit: str | None
     error: dict[str, Any] | None
 
 
@@ -48,6 +49,7 @@ def figures(index: int, samples: Sequence[Sample]) -> Figures:
         trained=sum(trained_tokens(sample) for sample in samples),
         kept=results[0].get("kept", {}),
         forks=tuple(fork["reason"] for result in results for fork in result.get("forks", ())),
+        limit=next((result["limit"] for result in results if result.get("limit")), None),
         error=next((result["error"] for result in results if result.get("error")), None),
     )
 
@@ -73,17 +75,20 @@ def rollout_reward(samples: Sequence[Sample]) -> float | None:
 
 
 def cause(error: dict[str, Any]) -> str:
-    """A failure's stage, plugin and message in one line."""
+    """A failure's stage, plugin, message and place in one line."""
     owner = f" ({error['plugin']})" if error.get("plugin") else ""
     message = " ".join(str(error.get("message", "")).split())
-    return f"{error.get('stage', '?')}{owner}: {message}"
+    where = f" ({error['where']})" if error.get("where") else ""
+    return f"{error.get('stage', '?')}{owner}: {message}{where}"
 
 
 @dataclass(slots=True)
 class Totals:
-    """The sum over finished rollouts. forks, kept, failures: how often by reason, by what, by stage.
+    """The sum over finished rollouts. unscored: how many ended by themselves or at a limit without a reward.
 
-    kept: where sampled tokens stood although the chat template would write them otherwise.
+    forks, truncations, failures: how often by reason, by limit, by stage.
+
+    kept: how often, by what, sampled tokens stood although the chat template would write them otherwise.
     """
 
     rollouts: int = 0
@@ -91,8 +96,10 @@ class Totals:
     sampled: int = 0
     trained: int = 0
     failed: int = 0
+    unscored: int = 0
     forks: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
+    truncations: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     _rewards: list[float] = field(default_factory=list)
 
@@ -104,11 +111,15 @@ class Totals:
         self.trained += one.trained
         self.forks.update(one.forks)
         self.kept.update(one.kept)
+        if one.status == "truncated":
+            self.truncations[one.limit or "unknown"] += 1
         if one.status == "failed":
             self.failed += 1
             self.failures[(one.error or {}).get("stage", "unknown")] += 1
         elif one.reward is not None:
             self._rewards.append(one.reward)
+        elif one.status != "aborted":
+            self.unscored += 1
 
     @property
     def mean_reward(self) -> float | None:

@@ -126,7 +126,9 @@ def _run(job: Job, resume: str, totals: Totals) -> int:
         failed = _load_done(store, totals, retried=range(total if job.retry_failed else 0))
         missing = sum(index not in store.done for index in range(total))
         if store.done:
-            click.echo(f"{len(store.done)} rollouts are in {job.out}, {missing} are to run", err=True)
+            again = f" ({len(failed)} of them failed; run them again with --retry-failed)"
+            hint = again if failed and not job.retry_failed else ""
+            click.echo(f"{len(store.done)} rollouts are in {job.out}{hint}, {missing} are to run", err=True)
         with RunProgress(totals, total) as progress:
             for one in failed:
                 progress.say(_failure(one))
@@ -238,7 +240,9 @@ def _print_summary(out: Path, totals: Totals, elapsed_s: float) -> None:
         "forks": counted(totals.forks),
         "kept": counted(totals.kept),
         "mean reward": number(totals.mean_reward),
+        "truncated": counted(totals.truncations),
         "failed": counted(totals.failures),
+        **({"unscored": totals.unscored} if totals.unscored else {}),
         "wall time": f"{elapsed_s:.1f} s",
         "recorded in": out,
     }

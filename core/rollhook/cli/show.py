@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rollhook.cli.figures import cause, figures, number, trained_tokens
+from rollhook.cli.figures import Figures, cause, figures, number, trained_tokens
 from rollhook.cli.terminal import make_console
 from rollhook.errors import ConfigError
 from rollhook.sample import Sample
@@ -65,10 +65,15 @@ def _print_table(console: Console, directory: Path) -> None:
             str(one.sampled),
             str(one.trained),
             str(len(one.forks)),
-            Text(cause(one.error) if one.error else ", ".join(one.roles)),
+            Text(cause(one.error) if one.error else _roles(one)),
         )
     console.print(table)
     console.print(f"{table.row_count} rollouts; one of them: rollhook show {directory} INDEX", soft_wrap=True)
+
+
+def _roles(one: Figures) -> str:
+    limit = f" ({one.limit})" if one.limit else ""
+    return f"{', '.join(one.roles)}{limit}"
 
 
 def _decoder(path: str | None) -> Decode:
@@ -111,13 +116,14 @@ def _print_rollout(console: Console, rollout: StoredRollout, decode: Decode | No
 def _header(sample: Sample) -> str:
     result = result_of(sample)
     reward = sample.reward if isinstance(sample.reward, dict) else number(sample.reward)
+    limit = f" ({result['limit']})" if result.get("limit") else ""
     forks = [f"turn {fork['turn']}: {fork['reason']}" for fork in result.get("forks", ())]
     return "  ".join(
         [
             f"segment {result.get('segment', 0) + 1}/{result.get('segments', 1)}",
             f"kind {result.get('kind', '-')}",
             f"role {result.get('role', '-')}",
-            f"status {sample.status.value}",
+            f"status {sample.status.value}{limit}",
             f"reward {reward}",
             f"turns {result.get('turns', '-')}",
             f"trained {trained_tokens(sample)} of {len(sample.tokens)} tokens",

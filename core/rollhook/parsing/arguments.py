@@ -52,7 +52,8 @@ def allowed_types(schema: Mapping[str, Any]) -> list[str]:
         return [kind for kind in kinds if isinstance(kind, str)]
     found: list[str] = []
     for alternatives in ("anyOf", "oneOf"):
-        for option in schema.get(alternatives) or ():
+        options = schema.get(alternatives)
+        for option in options if isinstance(options, list) else ():
             if isinstance(option, Mapping):
                 found += allowed_types(option)
     if not found and isinstance(schema.get("enum"), list):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from rollhook.slime.evaluation import evaluate
 from rollhook.slime.filtering import drop_metrics, drop_reason
 from rollhook.slime.flags import RolloutFlags
 from rollhook.slime.outputs import Made, flat, group_index, status_metrics, train_output
-from rollhook.slime.runner import RolloutRunner, failure_of, is_aborted, rows_to_redo
+from rollhook.slime.runner import START, RolloutRunner, failure_of, is_aborted, rows_to_redo
 from rollhook.slime.thread import ROLLOUTS
 
 Groups = Batch[list[Made]]
@@ -45,17 +46,36 @@ def fully_async_rollout(
     """
     if evaluation:
         return ROLLOUTS.run(evaluate(args))
-    flags, groups, metrics = ROLLOUTS.run(_take(args, rollout_id, data_source))
-    if flags.sample_filter is not None:
-        flags.sample_filter(args, groups)
-    return train_output(groups, metrics)
+
+    def undo(taken: _Taken) -> None:
+        ROLLOUTS.run(_put_back(data_source, taken.rows))
+
+    taken = ROLLOUTS.run(_take(args, rollout_id, data_source), undo=undo)
+    try:
+        if taken.flags.sample_filter is not None:
+            taken.flags.sample_filter(args, taken.groups)
+    except BaseException:
+        undo(taken)
+        raise
+    return train_output(taken.groups, taken.metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What one call gets. rows: of the groups, as they came from the data source."""
+
+    flags: RolloutFlags
+    groups: list[list[Made]]
+    rows: list[Rows]
+    metrics: dict[str, float]
 
 
 def pause_rollouts() -> None:
     """Start no rollout in the background until `resume_rollouts`: for an update of the weights.
 
     Running turns go on, or end at once with their rows put back, as `fully_async.on_pause` says; in the
-    latter case it returns when they have ended. Without a background run nothing happens.
+    latter case it returns when they have ended. Evaluations run also during a pause. Without a background run
+    nothing happens.
     """
     ROLLOUTS.run(_pause())
 
@@ -72,10 +92,10 @@ class BackgroundRun:
         self, args: Any, config: RunConfig, flags: RolloutFlags, runtime: Runtime, source: GroupSource
     ) -> None:
         self.config = config
+        self.flags = flags
         self.runtime = runtime
         self.source = source
         self._args = args
-        self._flags = flags
         self._runner = RolloutRunner(
             args,
             runtime,
@@ -128,15 +148,18 @@ class BackgroundRun:
         }
 
     async def _attempt(self, rows: Rows) -> Finished[list[Made]]:
-        await self._runner.allowed()
-        made = await self._runner.run_group([self._without_stale_tokens(row) for row in rows])
-        versions = self._versions(flat([made]))
+        if not await self._runner.allowed(unless=lambda: self.scheduler.paused):
+            return Finished(Verdict.REDO)
+        began = self._rollout_id
+        kept = [self._without_stale_tokens(row) for row in rows]
+        made = await self._runner.run_group(kept)
+        versions = [*self._versions(kept), *self._versions(flat([made]))]
         if is_aborted(made):
-            redo = rows_to_redo(rows, made, resume=self.config.partial_rollout, rollout_id=self._rollout_id)
+            redo = rows_to_redo(rows, made, resume=self.config.partial_rollout, rollout_id=began)
             return Finished(Verdict.REDO, versions=versions, rows=redo)
         if cause := failure_of(made):
             return Finished(Verdict.FAILED, reason=cause)
-        if reason := drop_reason(self._flags.keep, self._args, made):
+        if reason := drop_reason(self.flags.keep, self._args, made):
             return Finished(Verdict.DROP, reason=reason, versions=versions)
         return Finished(Verdict.KEEP, made=made, versions=versions)
 
@@ -146,10 +169,11 @@ class BackgroundRun:
         return fresh_copy(row) if self.config.fully_async.is_stale(oldest, self.scheduler.version) else row
 
     def _versions(self, samples: Sequence[Sample]) -> list[int]:
-        """The engine's versions that these were sampled with; none where calls are counted."""
-        if not self._engine_tells:
-            return []
-        told = (_whole_number(version) for sample in samples for version in sample.weight_versions)
+        """The versions that these were sampled with: the engine's, or the calls in which aborted ones began."""
+        if self._engine_tells:
+            told = [_whole_number(version) for sample in samples for version in sample.weight_versions]
+        else:
+            told = [_whole_number((sample.metadata or {}).get(START)) for sample in samples if sample.tokens]
         return [version for version in told if version is not None]
 
     async def _version(self) -> int:
@@ -163,19 +187,24 @@ class BackgroundRun:
             return None  # a gateway that does not say, or an engine that is busy with its weights
 
 
-async def _take(
-    args: Any, rollout_id: int, source: GroupSource
-) -> tuple[RolloutFlags, list[list[Made]], dict[str, float]]:
+async def _take(args: Any, rollout_id: int, source: GroupSource) -> _Taken:
     config = RunConfig.from_args(args)
     flags = RolloutFlags.from_args(args, config)
     run = _background()
-    if run is None or run.source is not source or run.config != config:
+    if run is None or run.source is not source or run.config != config or run.flags != flags:
+        paused = run is not None and run.scheduler.paused
         ROLLOUTS.background = None
         if run is not None:
             await run.close()
         run = ROLLOUTS.background = await BackgroundRun.open(args, config, flags, source)
+        if paused:
+            run.scheduler.pause()
     batch = await run.take(rollout_id)
-    return flags, sorted(batch.groups, key=group_index), run.metrics(batch)
+    return _Taken(flags, sorted(batch.groups, key=group_index), batch.rows, run.metrics(batch))
+
+
+async def _put_back(source: GroupSource, rows: list[Rows]) -> None:
+    source.add_samples(rows)
 
 
 async def _pause() -> None:
@@ -183,14 +212,16 @@ async def _pause() -> None:
     if run is not None:
         run.scheduler.pause()
         if run.config.fully_async.on_pause == "abort":
-            await run.runtime.abort()
-            await run.scheduler.settled()
+            try:
+                await run.runtime.abort()
+                await run.scheduler.settled()
+            finally:  # nothing more begins; evaluations may
+                run.runtime.lift_abort()
 
 
 async def _resume() -> None:
     run = _background()
     if run is not None:
-        run.runtime.lift_abort()
         run.scheduler.resume()
 
 

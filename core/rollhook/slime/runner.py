@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollhook.errors import RolloutAborted, RolloutError, VerifierError, boundary, first_leaf
@@ -21,6 +21,8 @@ from rollhook.slime.flags import Hook, refuse_generate
 from rollhook.slime.outputs import Made, flat, siblings
 
 POLL_S = 0.05
+START = "start_rollout_id"
+"""slime's key in the metadata of an aborted Sample: the number of the call that began it."""
 
 
 class RolloutRunner:
@@ -75,10 +77,14 @@ class RolloutRunner:
                 return sample
             await self.allowed()
 
-    async def allowed(self) -> None:
-        """Return when no abort is in force, under which everything ends before it begins."""
-        while self._runtime.aborting:  # noqa: ASYNC110  slime's own flag can only be asked
-            await asyncio.sleep(POLL_S)
+    async def allowed(self, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Whether rollouts may begin. Waits while an abort is in force, under which everything ends before it
+        begins; False when `unless` comes true meanwhile."""
+        while self._runtime.aborting:
+            if unless():
+                return False
+            await asyncio.sleep(POLL_S)  # slime's own flag can only be asked
+        return True
 
     async def _train(self, row: Sample) -> Made:
         async with self._slots:
@@ -153,6 +159,6 @@ def rows_to_redo(
         if sample.status.value == Status.FAILED.value:
             sample = row
         elif sample.response and sample.metadata is not None:
-            sample.metadata.setdefault("start_rollout_id", rollout_id)
+            sample.metadata.setdefault(START, rollout_id)
         redo.append(sample)
     return redo

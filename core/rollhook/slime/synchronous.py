@@ -36,19 +36,28 @@ def generate_rollout(args: Any, rollout_id: int, data_source: GroupSource, evalu
     """
     if evaluation:
         return ROLLOUTS.run(evaluate(args))
-    batch = ROLLOUTS.run(_collect(args, rollout_id, data_source))
-    if batch.flags.sample_filter is not None:
-        batch.flags.sample_filter(args, batch.kept)
-    if batch.flags.all_samples is not None:
-        batch.flags.all_samples(args, batch.everything, data_source)
+
+    def undo(batch: _Batch) -> None:
+        data_source.add_samples(batch.rows)
+
+    batch = ROLLOUTS.run(_collect(args, rollout_id, data_source), undo=undo)
+    try:
+        if batch.flags.sample_filter is not None:
+            batch.flags.sample_filter(args, batch.kept)
+        if batch.flags.all_samples is not None:
+            batch.flags.all_samples(args, batch.everything, data_source)
+    except BaseException:
+        undo(batch)
+        raise
     return train_output(batch.kept, batch.metrics)
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What one call collects. everything: also what the filter dropped."""
+    """What one call collects. rows: of what is kept, as they came. everything: also what the filter dropped."""
 
     flags: RolloutFlags
+    rows: list[Rows]
     kept: list[list[Made]]
     everything: list[list[Made]]
     metrics: dict[str, Any]
@@ -63,12 +72,15 @@ async def _collect(args: Any, rollout_id: int, data_source: GroupSource) -> _Bat
         async with asyncio.TaskGroup() as tasks:
             await collector.fill(tasks)
             await collector.abort_rest(resume=config.partial_rollout, rollout_id=rollout_id)
-    except BaseExceptionGroup as stopped:
+        batch = collector.batch()
+    except BaseException as stopped:
+        collector.give_back(everything=True)
+        if not isinstance(stopped, BaseExceptionGroup):
+            raise
         cause = first_leaf(stopped) or stopped
         raise cause from cause.__cause__
-    finally:
-        collector.give_back()
-    return collector.batch()
+    collector.give_back()
+    return batch
 
 
 class _Collector:
@@ -93,7 +105,6 @@ class _Collector:
         self._dropped: list[list[Made]] = []
         self._reasons: Counter[str] = Counter()
         self._back: list[Rows] = []
-        self._complete = False
 
     async def fill(self, tasks: asyncio.TaskGroup) -> None:
         """Draw and run groups until a batch is kept."""
@@ -113,9 +124,11 @@ class _Collector:
         """End what still runs. resume: what it has sampled goes back with it."""
         running = list(self._running)
         if running and resume:
-            await self._runtime.abort()
-            await asyncio.wait(running)
-            self._runtime.lift_abort()
+            try:
+                await self._runtime.abort()
+                await asyncio.wait(running)
+            finally:
+                self._runtime.lift_abort()
         elif running:
             for task in running:
                 task.cancel()
@@ -123,12 +136,13 @@ class _Collector:
         while not self._finished.empty():
             rows, made = self._finished.get_nowait()
             self._back.append(rows_to_redo(rows, made, resume=resume, rollout_id=rollout_id))
-        self._complete = True
-
-    def give_back(self) -> None:
-        """What was drawn and is not used goes back to the data source: everything, when the call failed."""
         self._back += self._running.values()
-        if not self._complete:
+        self._running.clear()
+
+    def give_back(self, *, everything: bool = False) -> None:
+        """What was drawn and is not used goes back to the data source. everything: also what is kept."""
+        self._back += self._running.values()
+        if everything:
             self._back += [rows for rows, _ in self._kept]
             while not self._finished.empty():
                 self._back.append(self._finished.get_nowait()[0])
@@ -143,7 +157,8 @@ class _Collector:
             **drop_metrics(self._reasons),
             "rollhook/put_back_groups": len(self._back),
         }
-        return _Batch(self._flags, kept, sorted(kept + self._dropped, key=group_index), metrics)
+        rows = [rows for rows, _ in self._kept]
+        return _Batch(self._flags, rows, kept, sorted(kept + self._dropped, key=group_index), metrics)
 
     @property
     def _candidates(self) -> int:

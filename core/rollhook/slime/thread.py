@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future, wait
+from typing import Any, Generic, Protocol, TypeVar
 
+from rollhook.errors import ConfigError
 from rollhook.runtime import close_runtimes, loops_with_runtimes
 
 CLOSE_TIMEOUT_S = 60.0
+CANCEL_GRACE_S = 10.0
+"""For calls that were cancelled to put back what they hold."""
 
 _T = TypeVar("_T")
 
@@ -28,6 +32,35 @@ class Background(Protocol):
         ...
 
 
+class _Call(Generic[_T]):
+    """One coroutine on the loop, and what comes of it for the thread that waits."""
+
+    def __init__(self, work: Coroutine[Any, Any, _T]) -> None:
+        self.result: Future[_T] = Future()
+        self._work = work
+        self._task: asyncio.Task[_T] | None = None
+
+    def start(self, calls: set[asyncio.Task[Any]]) -> None:
+        """On the loop. calls: knows of it until it ends."""
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        calls.add(self._task)
+        self._task.add_done_callback(calls.discard)
+        self._task.add_done_callback(self._tell)
+
+    def cancel(self) -> None:
+        """On the loop, after `start`."""
+        assert self._task is not None
+        self._task.cancel()
+
+    def _tell(self, task: asyncio.Task[_T]) -> None:
+        if task.cancelled():
+            self.result.set_exception(ConfigError("rollouts were shut down while a call waited for them"))
+        elif (error := task.exception()) is not None:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(task.result())
+
+
 class RolloutThread:
     """A thread that runs one event loop while anybody needs it. background: closed with it, on the loop."""
 
@@ -37,24 +70,34 @@ class RolloutThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
         self.background = None
 
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop and wait for it; an interrupted wait cancels it.
+    def run(self, work: Coroutine[Any, Any, _T], *, undo: Callable[[_T], None] | None = None) -> _T:
+        """Run a coroutine on the loop and wait for it.
 
-        Raises RuntimeError on the loop itself, which would wait for ever.
+        An interrupted wait (KeyboardInterrupt) cancels it and, for CANCEL_GRACE_S, waits for its end. undo: is
+        given the result that came all the same. Raises ConfigError when the thread is closed meanwhile,
+        RuntimeError on the loop itself, which would wait for ever.
         """
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError(
                 "a rollout function was called from inside a rollout; call it from the trainer"
             )
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        call = _Call(work)
+        with self._lock:  # so that `close` finds it
+            loop = self._started()
+            loop.call_soon_threadsafe(call.start, self._calls)
         try:
-            return future.result()
+            wait([call.result])
         except BaseException:
-            future.cancel()
+            loop.call_soon_threadsafe(call.cancel)
+            wait([call.result], CANCEL_GRACE_S)
+            if undo is not None and call.result.done() and call.result.exception() is None:
+                undo(call.result.result())
             raise
+        return call.result.result()
 
     def close(self) -> None:
         """Close what runs on the loop, and end its thread. Blocks; a later call starts a new one."""
@@ -70,22 +113,31 @@ class RolloutThread:
             thread.join(CLOSE_TIMEOUT_S)
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_until_stopped, args=(self._loop,), name="rollhook rollouts", daemon=True
-                )
-                self._thread.start()
-            return self._loop
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=_run_until_stopped, args=(self._loop,), name="rollhook rollouts", daemon=True
+            )
+            self._thread.start()
+        return self._loop
 
     async def _close_all(self) -> None:
         background, self.background = self.background, None
         try:
             if background is not None:
                 await background.close()
+            await _cancel(self._calls)
         finally:
             await close_runtimes()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """End tasks of this loop, waiting for CANCEL_GRACE_S at most."""
+    ending = [task for task in tasks if task is not asyncio.current_task()]
+    for task in ending:
+        task.cancel()
+    if ending:
+        await asyncio.wait(ending, timeout=CANCEL_GRACE_S)
 
 
 def _current_loop() -> asyncio.AbstractEventLoop | None:
@@ -100,6 +152,7 @@ def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
+        loop.run_until_complete(_cancel(asyncio.all_tasks(loop)))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
