@@ -10,26 +10,27 @@ some callback or other.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from crowd import engine_on_a_thread, forget, longest_callback
 
 from rollhook import Plugins, RunConfig, Runtime, Sample, run_rollout
 from rollhook.sandbox import SandboxLimits, find_leftovers
 from rollhook.sandbox.bubblewrap import Bubblewrap
 from rollhook.sandbox.local import LocalSandbox
 from rollhook.sandbox.pool import open_pool
-from rollhook.testing import Reply, ScriptedEngine, load_tokenizer
+from rollhook.testing import Reply, ScriptedRequest, load_tokenizer
 
 ROUNDS, FEW_ROUNDS = 20, 7
 RETOOL_ROLLOUTS, TERMINAL_ROLLOUTS = 16, 64
@@ -117,18 +118,18 @@ async def _first_calls(tokenizer: Any) -> dict[str, Measurement]:
     }
 
 
-def _at_once(tokenizer: Any, name: str, spec: Any, script: list[str], count: int) -> dict[str, Measurement]:
+def _at_once(tokenizer: Any, name: str, spec: Any, turns: list[str], count: int) -> dict[str, Measurement]:
     entry = EntryPoint(name, f"rollhook_{name}.hooks", "rollhook.plugins")
-    with _engine_on_a_thread(tokenizer, script) as url, _callbacks() as spent:
-        seconds, longest = asyncio.run(
-            _rollouts(tokenizer, entry, spec, url, count=count, cancelled=0, spent=spent)
-        )
+    with engine_on_a_thread(tokenizer, _script(turns)) as url, longest_callback() as longest:
+        run = partial(_rollouts, tokenizer, entry, spec, url, count=count, longest=longest)
+        seconds = asyncio.run(run(cancelled=0))
+        longest_ms = 1e3 * longest[0]
         left = len(find_leftovers(str(os.getpid())))
-        asyncio.run(_rollouts(tokenizer, entry, spec, url, count=count, cancelled=count // 2, spent=spent))
+        asyncio.run(run(cancelled=count // 2))
         left_of_cancelled = len(find_leftovers(str(os.getpid())))
     return {
         f"{name}_{count}_at_once": {"ours": seconds, "unit": "s for all, one call each"},
-        f"{name}_{count}_longest_callback": {"ours": 1e3 * longest, "unit": "ms of the loop's thread"},
+        f"{name}_{count}_longest_callback": {"ours": longest_ms, "unit": "ms of the loop's thread"},
         f"{name}_{count}_left_behind": {"ours": left, "unit": "processes"},
         f"{name}_{count}_left_behind_half_cancelled": {"ours": left_of_cancelled, "unit": "processes"},
     }
@@ -142,11 +143,11 @@ async def _rollouts(
     *,
     count: int,
     cancelled: int,
-    spent: list[float],
-) -> tuple[float, float]:
-    """Seconds of `count` rollouts at once, of which the last `cancelled` are; and of the longest callback.
+    longest: list[float],
+) -> float:
+    """Seconds of `count` rollouts at once, of which the last `cancelled` are.
 
-    A rollout goes before, which imports the plugin.
+    A rollout goes before, which imports the plugin and does not count in `longest`.
     """
     settings = {"terminal": {"tasks": str(TASKS)}} if entry.name == "terminal" else {}
     config = RunConfig(engine=url, tool_parser="qwen25", settings=settings, concurrency=count)
@@ -158,10 +159,7 @@ async def _rollouts(
             return run_rollout(runtime, row, {})
 
         await rollout(count)
-        gc.collect()
-        gc.freeze()
-        await asyncio.sleep(0)  # the collection was a callback's, too
-        spent.clear()
+        await forget(longest)
         began = time.perf_counter()
         tasks = [asyncio.create_task(rollout(index)) for index in range(count)]
         if cancelled:
@@ -169,57 +167,16 @@ async def _rollouts(
         for task in tasks[count - cancelled :]:
             task.cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
-        seconds, longest = time.perf_counter() - began, max(spent)
+        seconds = time.perf_counter() - began
     for samples in done[: count - cancelled]:
         assert isinstance(samples, list), samples
         assert samples[0].metadata["rollhook_result"]["error"] is None, samples[0].metadata
-    return seconds, longest
+    return seconds
 
 
-@contextmanager
-def _engine_on_a_thread(tokenizer: Any, script: list[str]) -> Iterator[str]:
-    """The URL of a scripted engine that answers every session with the script."""
-    url: list[str] = []
-    ready, finished = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        def answer(request: Any) -> Reply:
-            return Reply(script[min(request.turn, len(script) - 1)])
-
-        async with ScriptedEngine(tokenizer, answer) as engine:
-            url.append(engine.url)
-            ready.set()
-            await asyncio.to_thread(finished.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert ready.wait(30)
-        yield url[0]
-    finally:
-        finished.set()
-        thread.join()
-
-
-@contextmanager
-def _callbacks() -> Iterator[list[float]]:
-    """Thread seconds of every callback that an event loop of this thread runs meanwhile."""
-    spent: list[float] = []
-    owner, original = threading.get_ident(), asyncio.Handle._run
-
-    def timed(handle: asyncio.Handle) -> None:
-        if threading.get_ident() != owner:
-            original(handle)
-            return
-        began = time.thread_time()
-        original(handle)
-        spent.append(time.thread_time() - began)
-
-    asyncio.Handle._run = timed  # type: ignore[method-assign,assignment]  # all callbacks pass here
-    try:
-        yield spent
-    finally:
-        asyncio.Handle._run = original  # type: ignore[method-assign]  # as above
+def _script(turns: list[str]) -> Callable[[ScriptedRequest], Reply]:
+    """Answers every session with the same turns."""
+    return lambda request: Reply(turns[min(request.turn, len(turns) - 1)])
 
 
 async def _subprocess(command: list[str]) -> None:
