@@ -225,7 +225,8 @@ class ContinuousScheduler(Generic[Made]):
         if wanted > 0:
             try:
                 for rows in self._source.get_samples(wanted):
-                    task = asyncio.create_task(self._run(rows))
+                    name = f"rollhook group {rows[0].group_index}"
+                    task = asyncio.create_task(self._run(rows), name=name)
                     self._running[task] = _Running(rows, self.version)
                     task.add_done_callback(self._ended)
             except Exception as error:  # noqa: BLE001  the source is the trainer's; its fault is the caller's
@@ -301,7 +302,7 @@ class ContinuousScheduler(Generic[Made]):
             self._put_back([rows])
 
     def _put_back(self, groups: list[Rows]) -> None:
-        """Give groups to the source. Those that it refuses are kept for the next time; the caller hears of it."""
+        """Give groups to the source. What it refuses is kept for the next time; the caller hears of it."""
         groups, self._refused = self._refused + groups, []
         try:
             self._source.add_samples(groups)

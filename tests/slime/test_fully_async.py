@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ import pytest
 
 from rollhook import ConfigError, GroupsFailed
 from rollhook.slime import fully_async_rollout, pause_rollouts, resume_rollouts, shutdown
-from rollhook.slime.fully_async import BackgroundRun
+from rollhook.slime.fully_async import BackgroundRun, _pause
 from rollhook.slime.thread import ROLLOUTS
 from rollhook.testing import Fault, Reply, ScriptedEngine, ScriptedRequest
 from tests.slime.running import NUMBER, PAIR, question_of, questions, slime_run
@@ -394,3 +395,89 @@ async def test_another_data_source_begins_another_run_and_the_first_gets_its_row
 
     assert old.unaccounted(first.samples) == set()
     assert trainer.source.unaccounted(second.samples) == set()
+
+
+async def test_a_pause_that_comes_before_a_new_group_has_begun_ends_it_too(smollm2_tokenizer: Any) -> None:
+    """The pause is upon the loop at the moment at which groups are drawn."""
+    async with slime_run(smollm2_tokenizer, rollhook={"fully_async": {"on_pause": "abort"}}) as (trainer, _):
+        await trainer.rollout(fully_async_rollout, 0)
+        run = ROLLOUTS.background
+        assert isinstance(run, BackgroundRun)
+
+        async def draw_and_pause() -> int:
+            run.scheduler.advance(run.scheduler.version + 1)
+            drawn = run.scheduler.running
+            await _pause()
+            return drawn
+
+        async with asyncio.timeout(20):
+            assert await asyncio.to_thread(ROLLOUTS.run, draw_and_pause()) > 0
+        assert run.scheduler.running == 0
+
+
+@pytest.mark.parametrize("on_pause", ["keep", "abort"])
+async def test_an_evaluation_runs_while_rollouts_are_paused(
+    smollm2_tokenizer: Any, tmp_path: Any, on_pause: str
+) -> None:
+    from tests.slime.test_evaluation import eval_set
+
+    flags: Flags = {"eval_datasets": [eval_set(tmp_path, ["Exam: 2 + 2?"])]}
+    pace = {"on_pause": on_pause}
+    async with slime_run(smollm2_tokenizer, rollhook={"fully_async": pace}, **flags) as (trainer, _):
+        await trainer.rollout(fully_async_rollout, 0)
+        await asyncio.to_thread(pause_rollouts)
+        async with asyncio.timeout(20):
+            report = await trainer.evaluate(fully_async_rollout, 0)
+
+    assert report["exam"]["rewards"] == [1.0]
+
+
+async def test_flags_that_change_between_calls_hold_for_the_next_batch(smollm2_tokenizer: Any) -> None:
+    async with slime_run(smollm2_tokenizer, rollout_batch_size=2) as (trainer, _):
+        first = await trainer.rollout(fully_async_rollout, 0)
+        trainer.args = copy.copy(trainer.args)
+        vars(trainer.args)["rollout_batch_size"] = 3
+        second = await trainer.rollout(fully_async_rollout, 1)
+        await shutdown()
+
+    assert [len(batch.samples) for batch in (first, second)] == [4, 6]
+    assert trainer.source.unaccounted(first.samples + second.samples) == set()
+
+
+async def test_a_pause_outlasts_a_change_of_the_data_source(smollm2_tokenizer: Any) -> None:
+    async with slime_run(smollm2_tokenizer) as (trainer, engine):
+        await trainer.rollout(fully_async_rollout, 0)
+        await asyncio.to_thread(pause_rollouts)
+        await eventually(lambda: engine.in_flight == 0)
+        asked = len(engine.requests)
+        trainer.source = type(trainer.source)(trainer.args, questions(9))
+        waiting = asyncio.create_task(trainer.rollout(fully_async_rollout, 1))
+        await asyncio.sleep(0.3)
+        assert (waiting.done(), len(engine.requests)) == (False, asked)
+
+        await asyncio.to_thread(resume_rollouts)
+        await waiting
+
+
+async def test_kept_tokens_are_as_old_as_the_call_they_were_sampled_in_where_calls_are_counted(
+    smollm2_tokenizer: Any,
+) -> None:
+    delay = [60.0]
+
+    def script(request: ScriptedRequest) -> Reply:
+        return Reply("4 is the answer I give", delay_s=delay[0])
+
+    section = {"return_shape": "sample", "fully_async": {"on_pause": "abort", "max_staleness": 3}}
+    flags: Flags = {"partial_rollout": True, "rollout_batch_size": 1}
+    async with slime_run(smollm2_tokenizer, script, rollhook=section, **flags) as (trainer, engine):
+        engine.weight_version = "default"
+        training = asyncio.create_task(trainer.rollout(fully_async_rollout, 5))
+        await eventually(lambda: engine.in_flight > 0)
+        await asyncio.to_thread(pause_rollouts)
+        delay[0] = 0.0
+        await asyncio.to_thread(resume_rollouts)
+        first = await training
+        second = await trainer.rollout(fully_async_rollout, 7)
+
+    assert first.metrics["rollhook/staleness_max"] == 0
+    assert second.metrics["rollhook/staleness_max"] == 2

@@ -1,19 +1,24 @@
-"""Which prompts are worth training on, for slime's `--dynamic-sampling-filter-path`.
+"""slime's `--dynamic-sampling-filter-path`: a filter of rollhook's, and how any filter is asked.
 
-Invariant: a prompt is kept exactly when `normalize_rewards`, with slime's default flags, gives one of its
-samples an advantage other than 0 (but for a role's weight of 0).
+Invariant: `keep_informative` keeps a prompt exactly when `normalize_rewards`, with slime's default flags,
+gives one of its samples an advantage other than 0 (but for a role's weight of 0). A filter may answer with a
+bool or with slime's DynamicFilterOutput; drops are counted under slime's own metric names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rollhook.config import RunConfig
 from rollhook.sample import Sample
-from rollhook.slime.groups import grouped, read_earned
+from rollhook.slime.earned import grouped, read_earned
+from rollhook.slime.flags import Hook
+from rollhook.slime.outputs import Made
 from rollhook.slime.reward_flags import RewardFlags
+
+NO_REASON = "filtered"
 
 
 @dataclass
@@ -58,3 +63,16 @@ def _output(*, keep: bool, reason: str | None) -> Any:
     except ModuleNotFoundError:
         return FilterOutput(keep, reason)
     return DynamicFilterOutput(keep=keep, reason=reason)
+
+
+def drop_reason(keep: Hook | None, args: Any, group: Sequence[Made], *, scarce: bool = False) -> str | None:
+    """Why the filter drops a group; None when it is kept. scarce: no group is left over for its place."""
+    answer = True if keep is None else keep(args, list(group))
+    if getattr(answer, "keep", answer) or (scarce and getattr(answer, "keep_when_insufficient", False)):
+        return None
+    return getattr(answer, "reason", None) or NO_REASON
+
+
+def drop_metrics(reasons: Mapping[str, int]) -> dict[str, float]:
+    """As slime names them."""
+    return {f"rollout/dynamic_filter/drop_{reason}": count for reason, count in reasons.items()}

@@ -21,7 +21,7 @@ from rollhook.groups import DROPPED, Batch, Finished, GroupSource, Rows, Verdict
 from rollhook.runtime import Runtime, runtime_for
 from rollhook.sample import Sample, fresh_copy
 from rollhook.slime.evaluation import evaluate
-from rollhook.slime.filtering import drop_metrics, drop_reason
+from rollhook.slime.filters import drop_metrics, drop_reason
 from rollhook.slime.flags import RolloutFlags
 from rollhook.slime.outputs import Made, flat, group_index, status_metrics, train_output
 from rollhook.slime.runner import START, RolloutRunner, failure_of, is_aborted, rows_to_redo
@@ -169,7 +169,7 @@ class BackgroundRun:
         return fresh_copy(row) if self.config.fully_async.is_stale(oldest, self.scheduler.version) else row
 
     def _versions(self, samples: Sequence[Sample]) -> list[int]:
-        """The versions that these were sampled with: the engine's, or the calls in which aborted ones began."""
+        """What these were sampled with: the engine's versions, or the calls in which aborted ones began."""
         if self._engine_tells:
             told = [_whole_number(version) for sample in samples for version in sample.weight_versions]
         else:
@@ -190,15 +190,16 @@ class BackgroundRun:
 async def _take(args: Any, rollout_id: int, source: GroupSource) -> _Taken:
     config = RunConfig.from_args(args)
     flags = RolloutFlags.from_args(args, config)
-    run = _background()
-    if run is None or run.source is not source or run.config != config or run.flags != flags:
-        paused = run is not None and run.scheduler.paused
-        ROLLOUTS.background = None
-        if run is not None:
-            await run.close()
-        run = ROLLOUTS.background = await BackgroundRun.open(args, config, flags, source)
-        if paused:
-            run.scheduler.pause()
+    async with ROLLOUTS.opening:
+        run = _background()
+        if run is None or run.source is not source or run.config != config or run.flags != flags:
+            paused = run is not None and run.scheduler.paused
+            ROLLOUTS.background = None
+            if run is not None:
+                await run.close()
+            run = ROLLOUTS.background = await BackgroundRun.open(args, config, flags, source)
+            if paused:
+                run.scheduler.pause()
     batch = await run.take(rollout_id)
     return _Taken(flags, sorted(batch.groups, key=group_index), batch.rows, run.metrics(batch))
 

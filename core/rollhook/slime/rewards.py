@@ -14,7 +14,7 @@ from rollhook.config import RunConfig
 from rollhook.errors import ConfigError
 from rollhook.generate import reward
 from rollhook.sample import Sample
-from rollhook.slime.groups import check_groups, grouped, is_scored, read_earned, reward_of
+from rollhook.slime.earned import check_groups, grouped, is_scored, read_earned, reward_of
 from rollhook.slime.reward_flags import RewardFlags
 
 _EPSILON = 1e-6

@@ -16,7 +16,7 @@ from rollhook.errors import ConfigError, first_leaf
 from rollhook.groups import GroupSource, Rows
 from rollhook.runtime import Runtime, runtime_for
 from rollhook.slime.evaluation import evaluate
-from rollhook.slime.filtering import drop_metrics, drop_reason
+from rollhook.slime.filters import drop_metrics, drop_reason
 from rollhook.slime.flags import RolloutFlags
 from rollhook.slime.outputs import Made, flat, group_index, status_metrics, train_output
 from rollhook.slime.runner import RolloutRunner, rows_to_redo
@@ -54,7 +54,7 @@ def generate_rollout(args: Any, rollout_id: int, data_source: GroupSource, evalu
 
 @dataclass(slots=True)
 class _Batch:
-    """What one call collects. rows: of what is kept, as they came. everything: also what the filter dropped."""
+    """What one call collects. rows: as they came, of what is kept. everything: with what was dropped."""
 
     flags: RolloutFlags
     rows: list[Rows]

@@ -62,9 +62,13 @@ class _Call(Generic[_T]):
 
 
 class RolloutThread:
-    """A thread that runs one event loop while anybody needs it. background: closed with it, on the loop."""
+    """A thread that runs one event loop while anybody needs it.
+
+    background: closed with it, on the loop. opening: held on the loop by who replaces `background`.
+    """
 
     background: Background | None
+    opening: asyncio.Lock
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +80,7 @@ class RolloutThread:
     def run(self, work: Coroutine[Any, Any, _T], *, undo: Callable[[_T], None] | None = None) -> _T:
         """Run a coroutine on the loop and wait for it.
 
-        An interrupted wait (KeyboardInterrupt) cancels it and, for CANCEL_GRACE_S, waits for its end. undo: is
+        An interrupted wait (KeyboardInterrupt) cancels it and waits CANCEL_GRACE_S for its end. undo: is
         given the result that came all the same. Raises ConfigError when the thread is closed meanwhile,
         RuntimeError on the loop itself, which would wait for ever.
         """
@@ -92,12 +96,16 @@ class RolloutThread:
         try:
             wait([call.result])
         except BaseException:
-            loop.call_soon_threadsafe(call.cancel)
-            wait([call.result], CANCEL_GRACE_S)
+            if not call.result.done():
+                loop.call_soon_threadsafe(call.cancel)
+                wait([call.result], CANCEL_GRACE_S)
             if undo is not None and call.result.done() and call.result.exception() is None:
                 undo(call.result.result())
             raise
-        return call.result.result()
+        try:
+            return call.result.result()
+        finally:
+            del call  # an error would hold this frame, which holds the error
 
     def close(self) -> None:
         """Close what runs on the loop, and end its thread. Blocks; a later call starts a new one."""
@@ -115,6 +123,7 @@ class RolloutThread:
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            self.opening = asyncio.Lock()
             self._thread = threading.Thread(
                 target=_run_until_stopped, args=(self._loop,), name="rollhook rollouts", daemon=True
             )
