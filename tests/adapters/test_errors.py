@@ -206,6 +206,7 @@ async def test_an_image(qwen3_tokenizer: Any, ask: Ask, sdk: Any, extra: dict[st
         (chat, openai, {"tools": [CHAT_TOOL], "tool_choice": "all"}, 'must be "auto", "none", "required"'),
         (chat, openai, {"logprobs": True}, "logprobs: "),
         (chat, openai, {"messages": []}, "messages: must hold at least one"),
+        (chat, openai, {"messages": [{"role": "x" * 10_000}]}, "^.{100,600}$"),
         (
             responses,
             openai,

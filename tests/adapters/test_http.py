@@ -37,6 +37,7 @@ def message(path: str, answer: Any) -> str:
         (b"\xff\xfe", "not valid JSON"),
         (b"[]", "must be a JSON object"),
         (b'{"model": NaN}', "NaN is not a JSON number"),
+        (b'{"tools": [{"x": -1e999}]}', "-1e999 is too large a number"),
         (b"[" * 100_000, "nested more than"),
         (b'{"messages":' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 64 levels"),
     ],

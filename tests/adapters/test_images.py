@@ -162,6 +162,7 @@ async def test_an_image_as_text_is_text(qwen3_tokenizer: Any, template: str) -> 
         ({"type": "file", "file_id": "f"}, "no files are held"),
         ({"type": "base64", "media_type": "image/png", "data": "%%"}, "not valid base64"),
         ({"type": "base64", "media_type": "text/html", "data": RED}, "'text/html' is none of"),
+        ({"type": "base64", "media_type": "a" * 999, "data": RED}, "'a{30,60}' is none of"),
     ],
 )
 async def test_only_images_that_are_sent_themselves_are_taken(

@@ -14,6 +14,7 @@ from rollhook.adapters.partial_arguments import dump
 from rollhook.adapters.reading import ArgumentsDelta, CallClosed, CallOpened, TurnEvent, TurnReader
 from rollhook.parsing import TextDelta, make_parser
 from rollhook.render import Renderer
+from tests.adapters.worlds import sampled, trained, world
 
 PROPERTIES = {
     "n": {"type": "integer"},
@@ -22,7 +23,7 @@ PROPERTIES = {
     "l": {"type": "array"},
     "any": {},
 }
-TOOLS = [
+TOOLS: list[Any] = [
     {
         "type": "function",
         "function": {"name": "f", "parameters": {"type": "object", "properties": PROPERTIES}},
@@ -31,7 +32,12 @@ TOOLS = [
 
 VALUES = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(), st.text(max_size=12), st.sampled_from(["1", "🦊", "a\\n"])
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=12),
+        st.sampled_from(["1", "🦊", "a\\n", "NaN", "1e999"]),
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
@@ -39,6 +45,18 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 ARGUMENTS = st.dictionaries(st.sampled_from([*PROPERTIES, "x y", 'q"']), VALUES, max_size=4)
+
+
+@pytest.mark.parametrize("number", ["1.5", "-0.25", "1e3", "2E-7", "120"])
+def test_a_number_is_given_when_it_is_whole(number: str) -> None:
+    text = f'<tool_call>\n{{"name": "f", "arguments": {{"any": {number}, "n": 1}}}}\n</tool_call>'
+    finished = dump({"any": json.loads(number), "n": 1})
+    calls, partial = PartialCalls("qwen25", TOOLS), None
+    for end in range(len(text)):
+        partial = partial or calls.open(text[:end])
+        if partial is not None:
+            partial.arguments.take(text[:end])
+            assert finished.startswith(partial.arguments.given)
 
 
 @settings(max_examples=300, deadline=None)
@@ -211,3 +229,41 @@ def test_half_a_character_in_an_argument_is_replaced(qwen3_tokenizer: Any) -> No
 
     assert said.calls[0].arguments == '{"s": "a \ufffd b 🦊"}'
     assert "".join(e.text for e in events if isinstance(e, ArgumentsDelta)) == said.calls[0].arguments
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-1e999"])
+@pytest.mark.parametrize("sdk", ["openai", "anthropic"])
+async def test_a_number_that_json_has_not_is_null_and_can_be_sent_back(
+    qwen3_tokenizer: Any, sdk: str, number: str
+) -> None:
+    script = [
+        f'<tool_call>\n{{"name": "f", "arguments": {{"any": [{number}], "n": 1}}}}\n</tool_call>',
+        "Ok.",
+    ]
+    async with world(qwen3_tokenizer, script) as w:
+        session = w.adapter.open_session()
+        if sdk == "openai":
+            async with w.openai(session) as client:
+                history: list[Any] = [{"role": "user", "content": "Go."}]
+                answer = await client.chat.completions.create(model="m", messages=history, tools=TOOLS)
+                message = answer.choices[0].message
+                [made] = list(message.tool_calls or ())
+                assert made.type == "function"
+                given = json.loads(made.function.arguments, parse_constant=pytest.fail)
+                result: Any = {"role": "tool", "tool_call_id": made.id, "content": "x"}
+                history += [message.model_dump(exclude_none=True), result]
+                await client.chat.completions.create(model="m", messages=history, tools=TOOLS)
+        else:
+            async with w.anthropic(session) as other:
+                tool: Any = {"name": "f", "input_schema": {"type": "object", "properties": PROPERTIES}}
+                said: list[Any] = [{"role": "user", "content": "Go."}]
+                reply = await other.messages.create(model="m", max_tokens=99, messages=said, tools=[tool])
+                [use] = [block for block in reply.content if block.type == "tool_use"]
+                given = use.input
+                shown = {"type": "tool_result", "tool_use_id": use.id, "content": "x"}
+                said += [reply.to_param(), {"role": "user", "content": [shown]}]
+                await other.messages.create(model="m", max_tokens=99, messages=said, tools=[tool])
+        [segment] = await w.adapter.finish_session(session.session_id)
+
+    assert given == {"any": [None], "n": 1}
+    assert trained([segment]) == [sampled(w.engine)]

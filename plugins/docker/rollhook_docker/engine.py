@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
@@ -22,6 +23,7 @@ from rollhook_docker.config import MIB, DockerConfig
 DEFAULT_WORKDIR = "/app"
 _CALL_S = 30.0
 _READY = b"ready\n"
+_PLAIN_PATH = re.compile(r"/[^:\x00-\x1f]*")
 _PROXIES = [f"{name}_proxy" for name in ("http", "https", "ftp", "all", "no")]
 _PROCESS_1 = """
 user=$1; shift
@@ -106,7 +108,7 @@ class Engine:
             await end(container.life)
 
     async def _workdir(self, image: str) -> str:
-        """An image's working folder. Raises ConnectionError for an image that is not there."""
+        """An image's working folder. Raises ConnectionError where it has none that can be used."""
         if image not in self._workdirs:
             form = "{{.Config.WorkingDir}}"
             code, out, err = await self.call("image", "inspect", "--format", form, image)
@@ -116,13 +118,19 @@ class Engine:
                     f"the image {image} is not there ({_line(err)}); try: {command} pull {image}"
                 )
             told = out.decode().strip()
-            self._workdirs[image] = DEFAULT_WORKDIR if told in {"", "/"} else told
+            workdir = DEFAULT_WORKDIR if told in {"", "/"} else told
+            if not _PLAIN_PATH.fullmatch(workdir):  # to `--volume`, what precedes a colon is the host's
+                raise ConnectionError(
+                    f"the image {image} cannot be run: its working folder {workdir!r} is not a plain path"
+                )
+            self._workdirs[image] = workdir
         return self._workdirs[image]
 
     def _options(self, name: str, workdir: str) -> list[str]:
         config = self.config
         memory, size = f"{config.memory_mb}m", config.disk_mb
         options = ["--interactive", "--rm", "--pull=never", f"--name={name}"]
+        options += ["--no-healthcheck"]  # it would run as root, on files that the user may have changed
         options += [f"--label={name}={value}" for name, value in sandbox_owner().items()]
         options += ["--hostname=sandbox", "--entrypoint=sh"]
         options += [f"--network={config.network}", "--user=0:0", "--cap-drop=ALL", "--cap-add=CHOWN"]

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import itertools
 import posixpath
 import re
+import secrets
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Coroutine, Mapping, Sequence
@@ -52,7 +52,6 @@ class DockerSandbox:
         self._starting: asyncio.Task[Container | Exception] | None = None
         self._closed = False
         self._processes: list[DockerProcess] = []
-        self._numbers = itertools.count()
         engine.open.add(self)
 
     @property
@@ -98,7 +97,7 @@ class DockerSandbox:
         if terminal is None:
             process = await on_pipes([*client, *where, *words(command)], environment())
         else:
-            place = f"/tmp/.terminal-{next(self._numbers)}"
+            place = f"/tmp/.terminal-{secrets.token_hex(8)}"
             inside = [*where, "sh", "-c", _ON_TERMINAL, place, *words(command)]
 
             async def kill_group() -> None:
@@ -180,6 +179,9 @@ class DockerSandbox:
 
     def _where(self, container: Container, cwd: str | None, env: Mapping[str, str] | None) -> list[str]:
         """What goes between `exec` and the command."""
+        for name in env or ():
+            if not name or "=" in name:
+                raise ValueError(f"{name!r} cannot be the name of an environment variable")
         variables = [f"--env={name}={value}" for name, value in (env or {}).items()]
         folder = posixpath.join(container.workdir, cwd or "")
         return [f"--user={self.engine.config.user}", f"--workdir={folder}", *variables, container.name]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,3 +217,29 @@ async def test_an_engine_that_does_not_answer_says_what_to_try() -> None:
 async def test_an_image_cannot_be_an_option(image: str) -> None:
     with pytest.raises(ValueError, match="image"):
         DockerConfig(image=image)
+
+
+async def test_an_image_cannot_mount_the_hosts_folders_by_its_working_folder(
+    engine: Engine, short_folder: Path
+) -> None:
+    archive = str(short_folder / "mounts.tar")
+    shutil.copy(short_folder / "image.tar", archive)
+    with tarfile.open(archive, "a") as tar:
+        folder = tarfile.TarInfo("etc:/app/host")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(folder)
+    image = "rollhook-docker-mounts"
+    assert (await engine.call("import", "--change", "WORKDIR /etc:/app/host", archive, image))[0] == 0
+    sandbox = DockerSandbox(engine, image, ())
+    try:
+        with pytest.raises(ConnectionError, match="its working folder '/etc:/app/host' is not a plain path"):
+            await sandbox.exec(["cat", "/app/host/hostname"], cwd="/")
+    finally:
+        await sandbox.close()
+
+
+async def test_an_images_health_check_is_not_run(engine: Engine, make_sandbox: MakeSandbox) -> None:
+    container = await (await make_sandbox()).open()
+    _, told, _ = await engine.call("inspect", "--format", "{{json .Config.Healthcheck}}", container.name)
+
+    assert json.loads(told)["Test"] == ["NONE"]

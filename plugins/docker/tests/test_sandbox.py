@@ -59,6 +59,12 @@ async def test_words_are_not_read_by_a_shell(sandbox: DockerSandbox) -> None:
         await sandbox.exec("ls")
 
 
+@pytest.mark.parametrize("name", ["", "A=B"])
+async def test_what_is_no_name_of_a_variable_is_an_error(sandbox: DockerSandbox, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name!r} cannot be the name of an environment variable"):
+        await sandbox.exec(["env"], env={name: "x"})
+
+
 async def test_a_program_that_is_not_there_is_an_exit_code(sandbox: DockerSandbox) -> None:
     assert (await sandbox.exec(["no-such-program"])).exit_code in {126, 127}
 
@@ -273,3 +279,11 @@ async def test_commands_may_run_at_once(sandbox: DockerSandbox) -> None:
         tasks = [group.create_task(sandbox.exec(["sh", "-c", f"echo {n}"])) for n in range(16)]
 
     assert [task.result().stdout for task in tasks] == [b"%d\n" % n for n in range(16)]
+
+
+async def test_a_terminal_starts_whatever_the_last_one_left_in_its_way(make_sandbox: MakeSandbox) -> None:
+    sandbox = await make_sandbox()
+    await out(sandbox, "i=0; while [ $i -lt 9 ]; do mkfifo /tmp/.terminal-$i; i=$((i + 1)); done")
+    process = await sandbox.start(["sh", "-c", "echo begun; sleep 1000"], terminal=(20, 70))
+
+    await read_until(process, "begun")

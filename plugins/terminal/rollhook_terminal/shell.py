@@ -1,6 +1,7 @@
 """A shell on a terminal: commands with their exit codes, keys, and what the screen shows.
 
-Invariant: every call returns within its time, and the next one finds a shell that takes it.
+Invariant: every call returns within its time, and the next one finds a shell that takes it, or
+raises Blocked.
 
 bash tells when it begins and ends a command by control sequences that terminals do not show, with a number
 that programs are not told. One that finds it out deceives only the agent that ran it.
@@ -9,8 +10,10 @@ that programs are not told. One that finds it out deceives only the agent that r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +51,10 @@ class Busy(Exception):
     """A program runs in the terminal's foreground, so the shell takes no command."""
 
 
+class Blocked(Exception):
+    """What runs in the sandbox has left no room or no place for the files that a shell is told by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """How a command ended. exit_code: None when it was stopped, or took the shell with it.
@@ -61,13 +68,26 @@ class Ran:
     lost: bool = False
 
 
+class _Screen(pyte.Screen):
+    """Without what costs the emulator seconds for a kilobyte, in which nothing else runs."""
+
+    def draw(self, data: str) -> None:
+        """Of the marks that stack on a character, draw those that make another character with it."""
+        if not data.isascii():
+            data = "".join(c for c in unicodedata.normalize("NFC", data) if not unicodedata.combining(c))
+        super().draw(data)
+
+    def alignment_display(self) -> None:
+        """Not fill the screen with E."""
+
+
 class Shell:
     """bash in a sandbox, started by the first call. size: rows and columns. env: beside the sandbox's own."""
 
     def __init__(self, sandbox: Sandbox, *, size: tuple[int, int], cwd: str, env: Mapping[str, str]) -> None:
         self._sandbox = sandbox
         self._size, self._cwd, self._env = size, cwd, dict(env)
-        self._screen = pyte.Screen(size[1], size[0])
+        self._screen = _Screen(size[1], size[0])
         self._stream = pyte.ByteStream(self._screen)
         self._unseen = b""
         self._said = bytearray()
@@ -83,13 +103,11 @@ class Shell:
         self._prompts = 0  # that were shown
 
     async def run(self, command: str, timeout_s: float) -> Ran:
-        """Run `command` as if it were typed: it may change folder and variables. Raises Busy."""
-        process = await self._ready()
-        await self._drain(process, MOMENT_S)
-        if self._code is None and self._process is not None:
+        """Run `command` as if it were typed: it may change folder and variables. Raises Busy, and Blocked."""
+        process = await self._at_rest()
+        if self._code is None:
             raise Busy
-        process = await self._ready()
-        await self._sandbox.write_file(COMMAND_FILE, f"{command}\n".encode())
+        await self._put(COMMAND_FILE, f"{command}\n")
         self._said.clear()
         self._code = None
         await process.write(f" . {COMMAND_FILE}\n".encode())
@@ -105,8 +123,8 @@ class Shell:
 
     async def press(self, keys: Sequence[str], wait_s: float) -> None:
         """Type `keys`: names of KEYS, C-x for control and x, or text. Then give them `wait_s` seconds."""
-        process = await self._ready()
-        await process.write("".join(map(key_code, keys)).encode())
+        process = await self._at_rest()
+        await self._send(process, "".join(map(key_code, keys)), wait_s)
         await self._listen(process, wait_s)
 
     async def type(self, keystrokes: str, wait_s: float) -> str:
@@ -114,11 +132,10 @@ class Shell:
 
         Waits `wait_s` seconds, or less: until the shell has run as many lines as were typed.
         """
-        process = await self._ready()
-        await self._drain(process, MOMENT_S)
+        process = await self._at_rest()
         self._said.clear()
         keys = key_code(keystrokes).replace("\n", "\r")  # what the key Enter sends
-        await process.write(keys.encode())
+        await self._send(process, keys, wait_s)
         await self._listen(process, wait_s, prompts=keys.count("\r"))
         return self._shown(self._marker.sub(b"", bytes(self._said)))
 
@@ -154,7 +171,7 @@ class Shell:
     async def _ready(self) -> Process:
         if self._process is not None:
             return self._process
-        await self._sandbox.write_file(RC_FILE, self._startup().encode())
+        await self._put(RC_FILE, self._startup())
         command = ["bash", "--noprofile", "--rcfile", RC_FILE, "-i"]
         self._process = process = await self._sandbox.start(
             command, terminal=self._size, cwd=self._cwd, env=self._env
@@ -163,6 +180,24 @@ class Shell:
             self._forget()
             raise ConnectionError("the sandbox has no bash that answers")
         return process
+
+    async def _put(self, path: str, text: str) -> None:
+        try:
+            await self._sandbox.write_file(path, text.encode())
+        except ConnectionError:
+            raise
+        except OSError as error:
+            raise Blocked(f"the terminal cannot write {path}: {error.strerror or error}") from error
+
+    async def _at_rest(self) -> Process:
+        """The shell, or another where it has ended since, after what it had still to say."""
+        await self._drain(await self._ready(), MOMENT_S)
+        return await self._ready()
+
+    async def _send(self, process: Process, keys: str, wait_s: float) -> None:
+        """Type `keys`. What is not read in `wait_s` seconds, and finds no room, may be lost."""
+        with contextlib.suppress(TimeoutError, BrokenPipeError):  # whoever listens finds a shell's end
+            await process.write(keys.encode(), timeout_s=max(wait_s, MOMENT_S))
 
     def _startup(self) -> str:
         marker = f"\\033]777;{self._number};"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rollhook import Message, Observation, Rollout, Turn
 from rollhook_terminal.config import TerminusConfig
 from rollhook_terminal.session import KEY, Session
-from rollhook_terminal.shell import shorten
+from rollhook_terminal.shell import Blocked, shorten
 from rollhook_terminal.task import Task
 
 PROMPT = """\
@@ -110,14 +110,17 @@ class Terminus:
 
     async def _type(self, commands: list[Command]) -> str:
         """What the terminal showed of them, as the model reads it."""
-        shown = [
-            await self._session.type(command.keystrokes, min(command.duration, MAX_WAIT_S))
-            for command in commands
-        ]
-        text = "\n".join(filter(None, shown))
-        if text:
-            return f"New terminal output:\n{shorten(text, self._config.max_output_chars)}"
-        return f"Terminal:\n{await self._session.screen()}"
+        try:
+            shown = [
+                await self._session.type(command.keystrokes, min(command.duration, MAX_WAIT_S))
+                for command in commands
+            ]
+            text = "\n".join(filter(None, shown))
+            if text:
+                return f"New terminal output:\n{shorten(text, self._config.max_output_chars)}"
+            return f"Terminal:\n{await self._session.screen()}"
+        except Blocked as error:
+            return f"Error: {error}."
 
     def _observe(self, text: str) -> Observation:
         return Observation(messages=[_said(text)], info=self._info())

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from rollhook import NoConfig, Rollout, ToolResult
 from rollhook_terminal.session import Session
-from rollhook_terminal.shell import KEYS, Busy, Ran, shorten
+from rollhook_terminal.shell import KEYS, Blocked, Busy, Ran, shorten
 
 NO_TIME = "Error: the time for commands is used up; answer without calling a tool."
 BUSY = "Error: a program runs in the terminal. Send keys to it, or end it with the key C-c."
 
 
-class _Tool:
+class _Tool(ABC):
     """What the tools share. They look nothing up before their first call: environments are made later."""
 
     def __init__(self, config: NoConfig, rollout: Rollout) -> None:
@@ -23,6 +24,15 @@ class _Tool:
     @property
     def session(self) -> Session:
         return Session.of(self._rollout)
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        try:
+            return await self._call(arguments)
+        except Blocked as error:
+            return ToolResult(f"Error: {error}.", is_error=True)
+
+    @abstractmethod
+    async def _call(self, arguments: dict[str, Any]) -> ToolResult: ...
 
 
 class Bash(_Tool):
@@ -47,7 +57,7 @@ class Bash(_Tool):
         "additionalProperties": False,
     }
 
-    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+    async def _call(self, arguments: dict[str, Any]) -> ToolResult:
         session = self.session
         if session.left_s <= 0:
             return ToolResult(NO_TIME, is_error=True)
@@ -83,7 +93,7 @@ class SendKeys(_Tool):
         "additionalProperties": False,
     }
 
-    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+    async def _call(self, arguments: dict[str, Any]) -> ToolResult:
         session = self.session
         if session.left_s <= 0:
             return ToolResult(NO_TIME, is_error=True)
@@ -97,7 +107,7 @@ class ReadScreen(_Tool):
     description = "Returns what the terminal shows."
     parameters: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
-    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+    async def _call(self, arguments: dict[str, Any]) -> ToolResult:
         del arguments
         return ToolResult(await self.session.screen())
 

@@ -82,6 +82,15 @@ async def test_out_of_turns_is_truncated_and_still_tested(qwen3_tokenizer: Any) 
     assert (sample.status, sample.reward) == (Status.TRUNCATED, 1.0)
 
 
+async def test_who_blocks_the_terminal_is_told_and_scored(qwen3_tokenizer: Any) -> None:
+    damage = "rm -f /tmp/.command; mkdir /tmp/.command"
+    script = [call("bash", command=damage), call("bash", command="ls"), "Done."]
+    sample, engine = await rollout(qwen3_tokenizer, script)
+
+    assert "Error: the terminal cannot write /tmp/.command: Is a directory." in engine.requests[2].prompt
+    assert (sample.status, sample.reward) == (Status.COMPLETED, 0.0)
+
+
 async def test_keys_and_the_screen_are_tools_too(qwen3_tokenizer: Any) -> None:
     script = [
         call("send_keys", keys=["head -c 3 logs/access.log", "Enter"], wait_s=1),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rollhook_terminal.shell import Busy, Ran, Shell, key_code, plain
+from rollhook_terminal.shell import Blocked, Busy, Ran, Shell, key_code, plain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -146,3 +146,40 @@ async def test_keys_have_names_and_the_rest_is_text(key: str, sent: str) -> None
 )
 async def test_output_is_shown_without_colours_and_what_was_written_over(raw: str, text: str) -> None:
     assert text == plain(raw)
+
+
+async def test_keys_typed_after_the_shell_ended_reach_the_next_one(shell: Shell) -> None:
+    await shell.type("exit\n", 0)
+    await asyncio.sleep(1)
+
+    assert "here-42" in await shell.type("echo here-$((40 + 2))\n", 20)
+    await shell.type("exit\n", 0)
+    await asyncio.sleep(1)
+    await shell.press(["echo again-$((40 + 2))", "Enter"], 1)
+    assert "again-42" in await shell.screen()
+
+
+async def test_keys_that_nobody_reads_end_with_their_time(shell: Shell) -> None:
+    await shell.type("stty raw -echo; sleep 1000\n", 0.5)
+    for _ in range(5):
+        await shell.type("x" * 20_000, 0.1)
+    await shell.press(["x" * 20_000], 0.1)
+
+    with pytest.raises(Busy):
+        await shell.run("echo on", 20)
+
+
+@pytest.mark.parametrize("flood", [r"\xcc\x81\xcc\xa7", r"\xcc\x81\033[m", r"\033#8"])
+async def test_what_an_emulator_takes_long_for_is_left_out(shell: Shell, flood: str) -> None:
+    await shell.run("clear", 20)
+    await shell.run(f"printf 'e\\xcc\\x81: '; printf '{flood}%.0s' {{1..2000}}", 20)
+
+    assert "\u00e9: /app $" in await shell.screen()
+
+
+@pytest.mark.parametrize("damage", ["rm -f /tmp/.command; mkdir /tmp/.command", "mkdir /tmp/.shell; exit"])
+async def test_a_folder_in_the_shells_way_is_told(shell: Shell, damage: str) -> None:
+    await shell.run(damage, 20)
+
+    with pytest.raises(Blocked, match=r"the terminal cannot write /tmp/\.(command|shell): Is a directory"):
+        await shell.run("true", 20)

@@ -124,6 +124,15 @@ async def test_programs_are_driven_by_keys_and_waiting(qwen3_tokenizer: Any) -> 
     assert "awake\n/app $ " in last_message(engine.requests[3].prompt)
 
 
+async def test_who_blocks_the_terminal_is_told_and_scored(qwen3_tokenizer: Any) -> None:
+    script = [answer(("mkdir /tmp/.shell; exit\n", 1)), answer(("ls\n", 1)), answer(done=True)]
+    sample, engine = await rollout(qwen3_tokenizer, script, confirm=False)
+
+    last = last_message(engine.requests[2].prompt)
+    assert last == "Error: the terminal cannot write /tmp/.shell: Is a directory."
+    assert (sample.status, sample.reward) == (Status.COMPLETED, 0.0)
+
+
 async def test_out_of_turns_is_truncated_and_still_tested(qwen3_tokenizer: Any) -> None:
     row = {**SPEC, "limits": {"max_turns": 1}}
     async with ScriptedEngine(qwen3_tokenizer, [answer((f"{COUNT} > answer.txt\n", 10))]) as engine:
