@@ -65,23 +65,31 @@ class Answers:
     def reach(self, messages: Sequence[Message], conversation: bytes) -> Reached:
         """Follow a whole history as far as it was sampled. Keys of openings begin with `conversation`."""
         said = [self._normalized(message) for message in messages]
-        turn: TurnId | None = None
+        turns: list[TurnId | None] = [None]
+        """Where the history may stand: a request that was sent again may have got the same answer again."""
         edited: TurnId | None = None
         at = new_at = 0
         before, digest = conversation, blake2b(digest_size=16)
         while at < len(said):
-            answers = self._turns.get((turn, before + digest.digest())) if _is_assistants(said[at]) else None
-            if answers is not None:
+            answers = self._answering(turns, before + digest.digest()) if _is_assistants(said[at]) else []
+            if answers:
                 found, length = _echoed(answers, said, at)
-                if found is not None:
-                    turn, edited = found, None
+                if found:
+                    turns, edited = [*found], None
                     at = new_at = at + length
                     before, digest = b"", blake2b(digest_size=16)
                     continue
                 edited = answers[-1][0]
             digest.update(message_key(said[at]))
             at += 1
-        return Reached(turn, new_at, before + digest.digest(), edited)
+        inputs = before + digest.digest()
+        asked_before = (turn for turn in turns if (turn, inputs) in self._turns)
+        return Reached(next(asked_before, turns[-1]), new_at, inputs, edited)
+
+    def _answering(self, bases: Sequence[TurnId | None], inputs: bytes) -> list[tuple[TurnId, TurnIdentity]]:
+        """The turns that answered `inputs` behind any of `bases`, oldest first."""
+        found = [answer for base in bases for answer in self._turns.get((base, inputs), ())]
+        return sorted(found, key=lambda answer: answer[0]) if len(bases) > 1 else found
 
     def _normalized(self, message: Message) -> Message:
         for normalizer in self._normalizers:
@@ -95,8 +103,8 @@ def _is_assistants(message: Message) -> bool:
 
 def _echoed(
     answers: Sequence[tuple[TurnId, TurnIdentity]], messages: Sequence[Message], at: int
-) -> tuple[TurnId | None, int]:
-    """The answer that the message at `at` echoes, and how many messages it was split into.
+) -> tuple[list[TurnId], int]:
+    """The answers that the message at `at` echoes, oldest first, and how many messages they were split into.
 
     A split turn is the whole row of assistant messages, and says all they say: ids in one of them would not
     speak for the others. Rows are joined only at their first message, which keeps the work linear.
@@ -107,18 +115,14 @@ def _echoed(
             end += 1
         if end > at + 1:
             whole = turn_identity(*messages[at:end]).content
-            for turn, identity in reversed(answers):
-                if identity.content == whole:
-                    return turn, end - at
+            if same := [turn for turn, identity in answers if identity.content == whole]:
+                return same, end - at
     return _recognised(answers, turn_identity(messages[at])), 1
 
 
-def _recognised(answers: Sequence[tuple[TurnId, TurnIdentity]], echoed: TurnIdentity) -> TurnId | None:
-    """The answer that is echoed: by content first, since some models use an id again; the newest first."""
-    for turn, identity in reversed(answers):
-        if identity.content == echoed.content:
-            return turn
-    for turn, identity in reversed(answers):
-        if identity.matches(echoed):
-            return turn
-    return None
+def _recognised(answers: Sequence[tuple[TurnId, TurnIdentity]], echoed: TurnIdentity) -> list[TurnId]:
+    """The answers that are echoed: those of the same content, since some models use an id again; else, of
+    those with one of its ids, the newest."""
+    if same := [turn for turn, identity in answers if identity.content == echoed.content]:
+        return same
+    return [turn for turn, identity in answers if identity.matches(echoed)][-1:]

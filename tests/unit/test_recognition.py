@@ -154,6 +154,21 @@ def test_a_history_that_says_something_else_forks(script: Script, difference: st
     assert len(script.ledger.forks) == 1
 
 
+def test_a_history_is_followed_through_whichever_of_two_equal_answers_went_on(qwen3_tokenizer: Any) -> None:
+    script = Script(Ledger(Renderer(qwen3_tokenizer)))
+    opening = [user("one?")]
+    script.say(opening, "1")
+    went_on = [*opening, said("1"), user("two?")]
+    second = script.say(went_on, "2")
+    script.answer(script.ledger.extend(opening), "1")  # asked again, and answered alike
+
+    goes_on = script.ledger.extend([*went_on, said("2"), user("three?")])
+    again = script.ledger.extend(went_on)
+
+    assert goes_on.parent == second
+    assert again.input_ids == script.ledger.tokens_until(second).tolist()[: again.length]
+
+
 def test_a_response_id_is_enough(qwen3_tokenizer: Any) -> None:
     script = Script(Ledger(Renderer(qwen3_tokenizer)))
     script.say([user("who?")], "Ann", message={**said("Ann"), "response_id": "resp_1"})
