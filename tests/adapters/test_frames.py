@@ -36,7 +36,7 @@ SAID: list[TurnEvent] = [
 
 
 def events(wire: Wire) -> list[dict[str, Any]]:
-    session = Session("s", b"", {}, 0, lambda purpose: pytest.fail("no ledger is needed"))
+    session = Session("s", b"", {}, 0, "s", lambda purpose: pytest.fail("no ledger is needed"))
     body = Fields(BODY)
     frames = wire.frames(body, wire.read(body, session))
     stream = frames.start("0" * 24, 3) + b"".join(map(frames.event, SAID))

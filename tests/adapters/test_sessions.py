@@ -52,6 +52,20 @@ async def test_the_key_of_an_earlier_attempt_does_not_reach_the_retried_rollout(
             await say(w, stale)
 
 
+async def test_attempts_at_one_rollout_are_routed_alike(qwen3_tokenizer: Any) -> None:
+    async with world(qwen3_tokenizer, ["one", "two", "three"]) as w:
+        first = w.adapter.open_session(routing_key="sample-7")
+        await say(w, first)
+        await w.adapter.drop_session(first.session_id)
+        second = w.adapter.open_session(routing_key="sample-7")
+        await say(w, second)
+        other = w.adapter.open_session()
+        await say(w, other)
+
+    assert len({first.session_id, second.session_id, other.session_id}) == 3
+    assert [request.session for request in w.engine.requests] == ["sample-7", "sample-7", other.session_id]
+
+
 async def test_an_id_that_is_open_cannot_be_opened_again(qwen3_tokenizer: Any) -> None:
     async with world(qwen3_tokenizer, []) as w:
         w.adapter.open_session("rollout-7")

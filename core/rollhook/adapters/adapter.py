@@ -131,11 +131,14 @@ class Adapter:
         sampling_defaults: Mapping[str, Any] | None = None,
         max_context_tokens: int = 0,
         train_constrained: bool = False,
+        routing_key: str | None = None,
     ) -> AdapterSession:
         """A session for one rollout. session_id: made up when None; free again after finish, drop or expiry.
 
         sampling_defaults: the run's sampling for this session. max_context_tokens: 0 means the adapter's.
         train_constrained: whether turns train whose form a client forced (a demanded call, a JSON schema).
+        routing_key: sends the session's turns to one worker behind a gateway, such as the `session_id` of a
+        trainer's Sample, which all attempts at it share; None: the session's own id.
         Raises RolloutError when the id is open. May be called from any thread.
         """
         renderer = self._renderer.frozen_at(datetime.now().astimezone())
@@ -147,6 +150,7 @@ class Adapter:
                 sampling=dict(sampling_defaults or {}),
                 max_context_tokens=max_context_tokens,
                 train_constrained=train_constrained,
+                routing_key=name if routing_key is None else routing_key,
                 new_ledger=lambda purpose: Ledger(renderer, role=purpose, normalizers=self._normalizers),
             )
 

@@ -3,7 +3,7 @@
 Invariant: none of it answers without the admin key, which no session key is.
 
     POST   /sessions                   {"session_id"?, "sampling"?, "max_context_tokens"?,
-                                        "train_constrained"?} -> key and URLs
+                                        "train_constrained"?, "routing_key"?} -> key and URLs
     POST   /sessions/{id}/finish       {"reward"?, "label"?, "metadata"?} -> {"samples": [...]}
     DELETE /sessions/{id}              -> {}
 """
@@ -58,7 +58,7 @@ class _Admin:
         return checked
 
     async def _open(self, request: web.Request, body: Fields) -> dict[str, Any]:
-        body.only(("session_id", "sampling", "max_context_tokens", "train_constrained"))
+        body.only(("session_id", "sampling", "max_context_tokens", "train_constrained", "routing_key"))
         sampling = body.object("sampling")
         if sampling:
             sampling.only(SAMPLING)
@@ -68,6 +68,7 @@ class _Admin:
                 sampling_defaults=sampling.value if sampling else None,
                 max_context_tokens=body.integer("max_context_tokens", 0) or 0,
                 train_constrained=body.flag("train_constrained"),
+                routing_key=body.text("routing_key"),
             )
         except RolloutError as error:
             raise bad_request(str(error), "session_id") from error

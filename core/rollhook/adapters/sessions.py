@@ -46,6 +46,7 @@ class AdapterSession:
 class Session:
     """One live session.
 
+    routing_key: of the engine's requests.
     ledgers: "main" for conversations with tools, "side" for those without.
     asked: what clients asked for and did not decide, [{"turn", ...}], one entry a change.
     responses: what each stored response added, by its id: (the response before, messages).
@@ -58,6 +59,7 @@ class Session:
     nonce: bytes
     sampling: Mapping[str, Any]
     max_context_tokens: int
+    routing_key: str
     new_ledger: Callable[[str], Ledger]
     last_used_s: float = field(default_factory=time.monotonic)
     ledgers: dict[Purpose, Ledger] = field(default_factory=dict)

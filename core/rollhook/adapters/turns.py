@@ -118,7 +118,7 @@ class LiveTurn:
             completion = await self._engine.generate(
                 ids,
                 self._sampling,
-                session=self.session.id,
+                session=self.session.routing_key,
                 on_delta=on_delta,
                 extra=self._image_data(ids) if self._images else None,
             )
