@@ -45,6 +45,7 @@ from rollhook.hookspecs import (
     VerifierSpec,
     hookimpl,
 )
+from rollhook.isolation import ExecResult, Process, Sandbox
 from rollhook.items import TopologyUse
 from rollhook.plugins import Plugins
 from rollhook.protocols import (
@@ -52,16 +53,13 @@ from rollhook.protocols import (
     Environment,
     EnvironmentResult,
     Event,
-    ExecResult,
     GroupVerifier,
     Message,
     Observation,
     Outcome,
-    Process,
     Rollout,
     Run,
     Said,
-    Sandbox,
     Score,
     Tool,
     ToolCall,

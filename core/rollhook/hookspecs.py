@@ -37,6 +37,7 @@ from typing import Any, Generic, Literal, TypeVar
 import pluggy
 from pydantic import BaseModel, ConfigDict
 
+from rollhook.isolation import Sandbox
 from rollhook.protocols import (
     Environment,
     Event,
@@ -44,7 +45,6 @@ from rollhook.protocols import (
     Message,
     Rollout,
     Run,
-    Sandbox,
     Tool,
     Topology,
     Verifier,

@@ -21,6 +21,7 @@ from rollhook.agent import LiveAgent, TurnLimits
 from rollhook.engine import Engine
 from rollhook.errors import RowError, TopologyError
 from rollhook.hookspecs import VerifierSpec
+from rollhook.isolation import Sandbox
 from rollhook.ledger import Segment
 from rollhook.opened import (
     OpenEnvironment,
@@ -39,7 +40,6 @@ from rollhook.protocols import (
     Message,
     Outcome,
     Said,
-    Sandbox,
     Score,
     Tool,
     Topology,

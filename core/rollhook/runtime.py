@@ -26,10 +26,11 @@ from rollhook.events import EventBus
 from rollhook.gateway import check_gateway
 from rollhook.hookspecs import EventSink, Normalizer, SandboxSpec
 from rollhook.interruptions import ContinuingEngine
+from rollhook.isolation import Sandbox
 from rollhook.ledger import Ledger
 from rollhook.parsing import NewId, Parser, make_parser
 from rollhook.plugins import Plugins, builtin_plugin
-from rollhook.protocols import Rollout, Sandbox
+from rollhook.protocols import Rollout
 from rollhook.registry import Registry
 from rollhook.replay import Replay
 from rollhook.resources import Resources

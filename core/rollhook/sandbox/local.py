@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from rollhook.errors import first_leaf
-from rollhook.protocols import ExecResult
+from rollhook.isolation import ExecResult
 from rollhook.sandbox.descriptors import Descriptor, pipe
 from rollhook.sandbox.launch import Launcher, Packages
 from rollhook.sandbox.limits import MIB

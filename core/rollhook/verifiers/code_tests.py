@@ -15,7 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollhook.protocols import ExecResult, Rollout, Sandbox, Score, View
+from rollhook.isolation import ExecResult, Sandbox
+from rollhook.protocols import Rollout, Score, View
 
 MAX_CASES = 200
 _FENCE = re.compile(r"```[ \t]*([\w+-]*)")
