@@ -29,7 +29,7 @@ Task = Literal["read", "write", "pack", "unpack"]
 
 
 class LocalSandbox:
-    """A sandbox on this machine (`rollhook.protocols.Sandbox`), started by its first use.
+    """A sandbox on this machine (`rollhook.isolation.Sandbox`), started by its first use.
 
     launcher: how. packages: what its Python can import beside the standard library.
     """

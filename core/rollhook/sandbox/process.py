@@ -15,7 +15,7 @@ from rollhook.sandbox.supervised import Exit
 
 
 class LocalProcess:
-    """A running command (`rollhook.protocols.Process`). source and target: one descriptor for a terminal."""
+    """A running command (`rollhook.isolation.Process`). source and target: one descriptor for a terminal."""
 
     def __init__(self, source: Descriptor, target: Descriptor, exited: asyncio.Future[Exit]) -> None:
         self._source = source
