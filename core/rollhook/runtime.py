@@ -122,7 +122,7 @@ class Runtime:
             yield self
 
     async def abort(self) -> None:
-        """End every rollout and every scoring in progress, in less than a second, as ABORTED Samples.
+        """End every rollout and every scoring in progress, within about a second, as ABORTED Samples.
 
         They hold what was sampled. What begins later is ABORTED at once, until `lift_abort`. Plugin code that
         does not end is left to itself and waited for when the run closes.
