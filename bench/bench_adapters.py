@@ -58,7 +58,7 @@ async def _overhead(tokenizer: Any, ids: list[int]) -> tuple[float, float]:
     """Per turn of one conversation at zero latency, without its wire, and rendering it all anew."""
     renderer = Renderer(tokenizer)
     rules = TurnRules("qwen25", "qwen3", {}, 0, 0, 0)
-    session = Session("s", b"", {}, 0, lambda purpose: Ledger(renderer, role=purpose))
+    session = Session("s", b"", {}, 0, "s", lambda purpose: Ledger(renderer, role=purpose))
     chat, engine = Chat(SystemStyle.of(renderer)), _Instant(ids)
     messages: list[dict[str, Any]] = []
     ours = theirs = 0.0

@@ -17,9 +17,6 @@ Standard input is a SEQPACKET socket; a message is JSON, with file descriptors b
 # pathlib would take a third of the start-up of every sandbox:
 # ruff: noqa: PTH103, PTH109, PTH112, PTH117, PTH118, PTH120, PTH123, PTH208, PTH211
 
-# pathlib would take a third of the start-up of every sandbox:
-# ruff: noqa: PTH
-
 from __future__ import annotations
 
 import contextlib
