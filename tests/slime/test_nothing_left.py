@@ -276,7 +276,9 @@ async def test_a_thousand_failed_rollouts_leave_no_object_and_a_run_does_not_gro
         live = alive()
 
     assert grown < 800 * GROWTH_BYTES
-    assert live["LiveRollout"] <= 3 * len(cases)  # the newest, which the loop may still refer to
+    assert live["LiveRollout"] <= 10 * len(
+        cases
+    )  # of a thousand: the newest, which the loop may still refer to
     assert alive() == Counter()
 
 
