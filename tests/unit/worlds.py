@@ -17,6 +17,7 @@ from rollhook import (
     Rollout,
     RunConfig,
     Runtime,
+    Sample,
     Score,
     ToolError,
     ToolResult,
@@ -229,3 +230,16 @@ async def running(
         settings = {"engine": engine.url, "tool_parser": "qwen25", "retries": 1, **config}
         async with Runtime(RunConfig(**settings), plugins=plugins(), tokenizer=tokenizer) as runtime:
             yield runtime, engine
+
+
+def row(label: Any = "4", index: int = 7, **rollhook: Any) -> Sample:
+    return Sample(index=index, group_index=3, prompt="2+2?", label=label, metadata={"rollhook": rollhook})
+
+
+def error_of(sample: Sample) -> dict[str, Any]:
+    error: dict[str, Any] = sample.metadata["rollhook_result"]["error"]
+    return error
+
+
+def runtime_tokens(engine: Any) -> int:
+    return sum(len(sampled.token_ids) for sampled in engine.sampled)
